@@ -1,0 +1,1 @@
+"""The training core: devices, parallelism, layers, engines, checkpoints, data, training loop, configuration."""

@@ -1,0 +1,98 @@
+"""What the training loop asks of an engine, and what an engine asks of a model.
+
+A model is a plain module, built once for each pipeline stage. An engine wraps it, runs forward and backward over
+microbatches, and owns the optimizer. The loop decides between `accumulate` and `apply` whether a step may be applied.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from loong_core.checkpoint.pieces import StatePiece
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """One microbatch's loss before normalisation.
+
+    Attributes:
+        loss_sum: scalar with gradient, summed over the trained tokens of this rank's microbatch.
+        tokens: scalar int64 tensor, how many tokens were summed over.
+        metrics: detached scalars to log, averaged over microbatches.
+    """
+
+    loss_sum: Tensor
+    tokens: Tensor
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+
+class ForwardStep(Protocol):
+    """A recipe's forward: `(model, batch, hidden)` to `LossTerms` on the last pipeline stage, else to the hidden states.
+
+    `hidden` is what the previous stage sent, `[tokens, hidden_size]`, or None on the first stage.
+    """
+
+    def __call__(self, model: nn.Module, batch: Any, hidden: Tensor | None) -> LossTerms | Tensor: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """A global batch's loss, equal on every rank.
+
+    Attributes:
+        loss: mean over the trained tokens of the whole global batch.
+        tokens: number of those tokens.
+        metrics: what the recipe logged, averaged over the global batch's microbatches.
+    """
+
+    loss: float
+    tokens: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Engine(ABC):
+    """Runs a model over a layout of ranks. All methods are collective: every rank calls them in the same order."""
+
+    stages: list[nn.Module]
+    """This rank's modules, one a virtual pipeline stage, unwrapped."""
+
+    @abstractmethod
+    def accumulate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
+        """Forward and backward over this data rank's microbatches; gradients are then the global batch's mean's."""
+
+    @abstractmethod
+    def grad_norm(self) -> float:
+        """Euclidean norm of the accumulated gradients over all ranks, before clipping; NaN or Inf if any element is."""
+
+    @abstractmethod
+    def apply(self, lr: float) -> None:
+        """Clip the accumulated gradients to the configured norm and take one optimizer step at rate `lr`."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Drop the accumulated gradients; weights and optimizer state stay as they were."""
+
+    @abstractmethod
+    def evaluate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
+        """Loss without gradient."""
+
+    @abstractmethod
+    def state_pieces(self, *, optimizer: bool = True) -> Iterator[StatePiece]:
+        """This rank's share of the run's state in canonical (Hugging Face) names; each element of the state is
+        yielded by at least one rank. Tensors are borrowed: a caller that keeps one past the next step clones it.
+
+        With `optimizer`, weights are the optimizer's fp32 main weights where it keeps some, with its moments.
+        """
+
+    @abstractmethod
+    def load_state(self, read: Callable[[StatePiece], Tensor | None], *, optimizer: bool = True) -> None:
+        """Fill this rank's share; `read` is given each piece wanted (its `tensor` unset) and returns its values."""
+
+    @abstractmethod
+    def weight_pieces(self) -> Iterable[StatePiece]:
+        """The model's weights as they are used in forward, for export; as `state_pieces`, weights only."""

@@ -1,0 +1,1 @@
+"""Ops for training: a PyTorch reference for each, and faster implementations behind one registry."""

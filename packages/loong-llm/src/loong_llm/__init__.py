@@ -1,0 +1,1 @@
+"""Language models: families, text data, pretraining, and the loong-llm command."""
