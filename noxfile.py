@@ -1,0 +1,113 @@
+"""Sessions of the workspace: `uv run nox -l` lists them, `uv run nox -s tests-llm` runs one.
+
+Each package's tests run in a virtual environment that holds only what that package declares, so an import that
+breaks the order of packages fails there and not at a user's.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import tomllib
+
+import nox
+
+nox.needs_version = ">=2026.10"
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+
+ROOT = pathlib.Path(__file__).parent
+PYTHON = "3.12"
+MEMBERS = {path.parent.name: tomllib.loads(path.read_text()) for path in sorted(ROOT.glob("packages/*/pyproject.toml"))}
+WORKSPACE = tomllib.loads((ROOT / "pyproject.toml").read_text())
+# Images that forbid bytecode make each process compile torch anew; an empty value lifts that.
+ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "", "HF_HUB_OFFLINE": "1", "UV_PYTHON_DOWNLOADS": "never"}
+
+
+def sync(session: nox.Session, package: str, *arguments: str) -> None:
+    """Make the session's environment hold exactly what `package` and its `test` group resolve to."""
+    session.run_install(
+        "uv", "sync", "--package", package, "--group", "test", *arguments,
+        env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location},
+        silent=True,
+    )  # fmt: skip
+
+
+def siblings(package: str) -> list[str]:
+    """The workspace members that `package` needs, itself last."""
+    names: list[str] = []
+    for requirement in MEMBERS[package]["project"].get("dependencies", []):
+        member = next((name for name in MEMBERS if requirement.startswith(name)), None)
+        if member:
+            names += [name for name in siblings(member) if name not in names]
+    return [*names, package]
+
+
+def tests_of(package: str) -> None:
+    """Define the session `tests-<short name>`."""
+
+    @nox.session(name=f"tests-{package.removeprefix('loong-')}", python=PYTHON)
+    def tests(session: nox.Session) -> None:
+        sync(session, package)
+        session.run("pytest", f"packages/{package}/tests", *session.posargs, env=ENVIRONMENT)
+
+    tests.__doc__ = f"Tests of {package}, in an environment with nothing else."
+
+
+for _package in MEMBERS:
+    tests_of(_package)
+
+
+@nox.session(python=PYTHON)
+def lint(session: nox.Session) -> None:
+    """Formatting, lint rules, and the repository's own checks."""
+    session.install(*_pinned("ruff"))
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("python", "-m", "tools.checks", env=ENVIRONMENT)
+
+
+@nox.session(python=PYTHON)
+def types(session: nox.Session) -> None:
+    """Type checks of every package."""
+    session.run_install(
+        "uv", "sync", "--all-packages", "--inexact", env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location},
+        silent=True,
+    )  # fmt: skip
+    session.run("pyright", "--pythonpath", f"{session.bin}/python", env=ENVIRONMENT)
+
+
+@nox.session(python=PYTHON)
+def docs(session: nox.Session) -> None:
+    """Every command and link of README and docs/ is tried."""
+    session.run_install(
+        "uv", "sync", "--all-packages", env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location}, silent=True
+    )
+    session.run("python", "-m", "tools.docs", *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session(python=PYTHON)
+def build(session: nox.Session) -> None:
+    """Wheels of every package, installed together into an environment of their own and looked at."""
+    out = pathlib.Path(session.create_tmp()) / "dist"
+    session.run("uv", "build", "-q", "--all-packages", "--wheel", "--clear", "--out-dir", str(out), external=True)
+    session.install(*(str(wheel) for wheel in out.glob("*.whl")))
+    session.run("python", "-m", "tools.wheels", str(out), env=ENVIRONMENT)
+
+
+@nox.session(python=PYTHON, default=False)
+def newest(session: nox.Session) -> None:
+    """Every package's tests on the newest torch and transformers that resolve (not part of the default run)."""
+    paths = [argument for package in MEMBERS for argument in ("-e", f"packages/{package}")]
+    day = WORKSPACE["tool"]["uv"]["exclude-newer"]
+    session.run_install(
+        "uv", "pip", "install", "--no-config", "--exclude-newer", day, *paths, "torch>=2.12", "pytest>=9", "accelerate",
+    )  # fmt: skip
+    for package in MEMBERS:
+        session.run("pytest", f"packages/{package}/tests", *session.posargs, env=ENVIRONMENT)
+
+
+def _pinned(*names: str) -> list[str]:
+    """Requirements of development tools as the root's `dev` group declares them."""
+    group = WORKSPACE["dependency-groups"]["dev"]
+    return [requirement for requirement in group if requirement.split(">")[0].split("[")[0] in names]

@@ -1,0 +1,1 @@
+"""Checks, documentation, release and benchmark tools of the repository; no library code."""

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a table and appends a record under docs/benchmarks/."""
