@@ -1,6 +1,6 @@
 """Look at built wheels and at the environment they were installed into: `python -m tools.wheels DIST`.
 
-Run by `nox -s build` inside an environment into which the wheels, and what they require, were installed and nothing else.
+Run by `nox -s build` in an environment that holds the wheels and what they require, and nothing else.
 """
 
 from __future__ import annotations
