@@ -1,0 +1,1 @@
+"""Checkpoints: canonical pieces of state, resume checkpoints, and Hugging Face folders."""

@@ -1,0 +1,1 @@
+"""Engines: what trains a plain module over a layout of ranks."""

@@ -1,0 +1,1 @@
+"""Layouts of ranks: degrees, process groups, and starting the ranks."""
