@@ -75,8 +75,8 @@ class CudaLikeDevice(Device):
         count = torch.cuda.device_count()
         if local_rank >= count:
             raise UserError(
-                f"local rank {local_rank} needs {self.name} device number {local_rank}, but this machine shows {count} of "
-                "them; start at most as many ranks on a machine as it has devices"
+                f"local rank {local_rank} needs {self.name} device number {local_rank}, but this machine shows "
+                f"{count}; start at most as many ranks on a machine as it has devices"
             )
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank)

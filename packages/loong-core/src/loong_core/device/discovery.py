@@ -170,6 +170,6 @@ def _unknown(name: str, source: str, found: list[Found]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}" if near else ""
     return (
-        f"no device is called {name!r} ({source}){hint}. Known here: {', '.join(names)}. Others come with packages that "
-        f"declare one in the entry-point group {ENTRY_POINT_GROUP!r}"
+        f"no device is called {name!r} ({source}){hint}. Known here: {', '.join(names)}. Others come with packages "
+        f"that declare one in the entry-point group {ENTRY_POINT_GROUP!r}"
     )
