@@ -1,0 +1,81 @@
+"""Faults that the sections every run has can show by themselves: contradictions, and values the run would ignore."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from loong_core.config.sections import RunConfig
+from loong_core.errors import Fault
+
+
+def run_faults(config: RunConfig, given: Collection[str]) -> list[Fault]:
+    """What is contradictory in `config`, or given (`given`: dotted keys) without any effect."""
+    return [*_length_faults(config), *_schedule_faults(config), *_inert(config, given)]
+
+
+def batch_faults(config: RunConfig, data_ranks: int) -> list[Fault]:
+    """Whether the global batch divides into microbatches over `data_ranks` data-parallel ranks."""
+    train = config.train
+    together = train.micro_batch_size * data_ranks
+    if train.global_batch_size % together == 0:
+        return []
+    nearest = max(1, round(train.global_batch_size / together)) * together
+    what = (
+        f"is {train.global_batch_size}, which micro_batch_size {train.micro_batch_size} x {data_ranks} data ranks "
+        f"= {together} does not divide"
+    )
+    return [Fault("train.global_batch_size", what, f"the nearest that it divides is {nearest}")]
+
+
+def _length_faults(config: RunConfig) -> list[Fault]:
+    train = config.train
+    faults = []
+    if train.steps is None and train.epochs is None:
+        faults.append(Fault("train.steps", "is missing, and so is train.epochs", "give one of them"))
+    if train.steps is not None and train.epochs is not None:
+        faults.append(
+            Fault("train.epochs", f"is {train.epochs} while train.steps is {train.steps}", "set one of them to null")
+        )
+    if train.steps is None:
+        return faults
+    for key, value in (("stop_at", train.stop_at), ("warmup_steps", train.warmup_steps)):
+        if value is not None and value > train.steps:
+            faults.append(Fault(f"train.{key}", f"is {value}, beyond the run's {train.steps} steps", "lower it"))
+    if train.profile.steps is not None and train.profile.steps[1] > train.steps:
+        what = f"ends at {train.profile.steps[1]}, beyond the run's {train.steps} steps"
+        faults.append(Fault("train.profile.steps", what, "choose earlier steps"))
+    return faults
+
+
+def _schedule_faults(config: RunConfig) -> list[Fault]:
+    train = config.train
+    faults = []
+    if train.schedule != "constant" and train.min_lr > train.lr:
+        faults.append(Fault("train.min_lr", f"is {train.min_lr:g}, above train.lr {train.lr:g}", "lower it"))
+    if train.profile.steps is not None and train.profile.steps[0] > train.profile.steps[1]:
+        first, last = train.profile.steps
+        faults.append(Fault("train.profile.steps", f"begins at {first} and ends at {last}", "write [first, last]"))
+    if train.steps is not None and train.decay_steps is not None and train.schedule != "constant":
+        room = train.steps - train.warmup_steps
+        if train.decay_steps > room:
+            what = f"is {train.decay_steps}, but {room} of {train.steps} steps are left after warm-up"
+            faults.append(Fault("train.decay_steps", what, "lower it"))
+    return faults
+
+
+def _inert(config: RunConfig, given: Collection[str]) -> list[Fault]:
+    """Values that the run would ignore. A value equal to the default, as in a resolved run.yaml, asks for nothing."""
+    train, layout = config.train, config.layout
+    inert: list[tuple[bool, str, str]] = [
+        (train.schedule == "constant" and train.min_lr > 0, "train.min_lr", "schedule constant never falls"),
+        (train.schedule == "constant" and train.decay_steps is not None, "train.decay_steps", "schedule constant"),
+        (train.profile.memory and train.profile.steps is None, "train.profile.memory", "no train.profile.steps"),
+        (
+            layout.virtual_pipeline > 1 and layout.pipeline == 1,
+            "layout.virtual_pipeline",
+            "layout.pipeline is 1, and virtual stages divide a pipeline",
+        ),
+    ]
+    return [
+        Fault(key, f"would be ignored: {why}", "remove it") for ignored, key, why in inert if ignored and key in given
+    ]

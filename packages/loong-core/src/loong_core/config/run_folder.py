@@ -1,0 +1,110 @@
+"""The folder of a run: what is where, and whether an existing one belongs to this configuration."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loong_core.config.section import MAY_CHANGE, Section, field_section
+from loong_core.config.yaml_text import parse_document
+from loong_core.errors import ConfigError, Fault, UserError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside `output`."""
+
+    root: Path
+
+    @property
+    def run_yaml(self) -> Path:
+        """The resolved configuration: every key with its value, loadable as a run file."""
+        return self.root / "run.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Resume checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def hf(self) -> Path:
+        """The trained model in Hugging Face form, written at the end."""
+        return self.root / "hf"
+
+    @property
+    def logs(self) -> Path:
+        """`rank-N.log` of each rank."""
+        return self.root / "logs"
+
+    @property
+    def profile(self) -> Path:
+        """Traces and memory snapshots."""
+        return self.root / "profile"
+
+    def faults(self, config: Section) -> list[Fault]:
+        """Why `config` may not continue the run that is in this folder; empty where it may, or there is none."""
+        if not self.root.exists():
+            return []
+        if not self.root.is_dir():
+            return [Fault("output", f"{self.root} is a file", "name a folder")]
+        if not self.run_yaml.exists():
+            taken = next((path for path in (self.metrics, self.checkpoints, self.hf) if path.exists()), None)
+            if taken is None:
+                return []
+            what = f"{self.root} has {taken.name} but no run.yaml, so it is not known whose they are"
+            return [Fault("output", what, "name another folder")]
+        old, unreadable = parse_document(self.run_yaml.read_text(encoding="utf-8"), str(self.run_yaml))
+        if unreadable:
+            return unreadable
+        return [
+            Fault(key, f"the run in {self.root} has {before!r}, this configuration {now!r}", _WAY_OUT)
+            for key, before, now in differences(type(config), old, config.model_dump(mode="json"))
+        ]
+
+    def claim(self, config: Section) -> None:
+        """Write `run.yaml`, atomically. Raises ConfigError where the folder holds another run."""
+        if faults := self.faults(config):
+            raise ConfigError(faults)
+        text = "# Written by loong: the resolved configuration of this run.\n" + yaml.safe_dump(
+            config.model_dump(mode="json"), sort_keys=False, allow_unicode=True
+        )
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            temporary = self.run_yaml.with_suffix(".tmp")
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, self.run_yaml)
+        except OSError as error:
+            raise UserError(f"output: cannot write {self.run_yaml}: {error.strerror}; name another folder") from error
+
+
+_WAY_OUT = "resume with the old value, or name another output"
+
+
+def differences(section: type[Section], old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """Keys that may not change and whose values differ, as (key, old, new). Both are dumped configurations.
+
+    A key that the old file lacks, because an older version wrote it, had what is now the default.
+    """
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return [] if old == new else [(prefix.rstrip("."), old, new)]
+    found: list[tuple[str, Any, Any]] = []
+    defaults = section.model_construct().model_dump(mode="json")
+    for name, field in section.model_fields.items():
+        if MAY_CHANGE in field.metadata:
+            continue
+        before, now = old.get(name, defaults[name]), new[name]
+        inner = field_section(field)
+        if inner is not None and not inner[1]:
+            found += differences(inner[0], before, now, f"{prefix}{name}.")
+        elif before != now:
+            found.append((f"{prefix}{name}", before, now))
+    return found
