@@ -1,0 +1,50 @@
+"""A run folder belongs to one configuration."""
+
+import pytest
+
+from loong_core.config import RunConfig, RunFolder, load_run
+from loong_core.errors import ConfigError, UserError
+
+
+def config(*overrides):
+    return load_run(RunConfig, None, ["output=x", "train.steps=5", *overrides]).config
+
+
+def test_the_resolved_file_is_a_run_file_that_means_the_same(tmp_path):
+    original = config("train.lr=1e-3", "train.profile.steps=[1, 2]", "logging.wandb.project=p")
+    RunFolder(tmp_path / "run").claim(original)
+    again = load_run(RunConfig, tmp_path / "run" / "run.yaml")
+    assert again.faults == []
+    assert again.config == original
+
+
+def test_another_layout_logging_or_stopping_step_may_continue_the_run(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.claim(config())
+    folder.claim(config("layout.tensor=2", "logging.every=7", "train.stop_at=3", "checkpoint.every=2"))
+    assert load_run(RunConfig, folder.run_yaml).config.train.stop_at == 3
+
+
+def test_another_optimizer_may_not_and_every_difference_is_listed(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.claim(config())
+    with pytest.raises(ConfigError) as refused:
+        folder.claim(config("train.lr=1e-3", "seed=4", "layout.tensor=2"))
+    said = str(refused.value)
+    assert refused.value.exit_status == 2
+    assert f"train.lr: the run in {tmp_path} has 0.0003, this configuration 0.001" in said
+    assert "seed: " in said
+    assert "layout" not in said
+    assert load_run(RunConfig, folder.run_yaml).config.seed == 0
+
+
+def test_a_folder_with_results_but_no_run_file_is_not_taken_over(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(ConfigError, match=r"has metrics\.jsonl but no run\.yaml"):
+        RunFolder(tmp_path).claim(config())
+
+
+def test_a_folder_that_cannot_be_made_is_the_users_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError):
+        RunFolder(tmp_path / "file" / "run").claim(config())
