@@ -1,0 +1,1 @@
+"""One folder an op: its reference, its implementations, and the public function with its documented meaning."""

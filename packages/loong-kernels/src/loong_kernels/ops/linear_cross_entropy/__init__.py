@@ -1,0 +1,60 @@
+"""Cross-entropy of a linear head, without ever holding all logits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from loong_kernels.ops.linear_cross_entropy.chunked import HeadSettings, linear_cross_entropy_chunked
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    *,
+    ignore_index: int = -100,
+    chunk_size: int | None = None,
+    group: ProcessGroup | None = None,
+    vocab_start: int = 0,
+    valid_vocab: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Per-token loss `-log softmax(hidden weightᵀ)[label]`.
+
+    Never holds `[tokens, vocabulary]`, forward or backward: logits live one chunk at a time and are recomputed for the
+    gradients, which are right for any per-token upstream gradient.
+
+    Args:
+        hidden: `[tokens, hidden]`.
+        weight: `[vocabulary, hidden]`, or this rank's rows of it (see `group`).
+        labels: `[tokens]` int64, ids of the whole vocabulary, or `ignore_index`.
+        ignore_index: label of tokens whose loss and gradients are zero.
+        chunk_size: vocabulary rows whose logits are held at once; by default what a memory budget allows.
+        group: process group over whose ranks the vocabulary is split. Every rank passes the same `hidden` and
+            `labels` and gets the same loss. **The gradient of `hidden` is this rank's part of it**: the sum over the
+            group is the whole one, and belongs to whatever brought `hidden` to every rank (the backward of a copy to,
+            or of a gather from, the group's ranks). The upstream gradient must be the same on every rank.
+        vocab_start: id of the weight's first row in the whole vocabulary.
+        valid_vocab: size of the true vocabulary; rows from it on are padding and take no part. None: all rows count.
+        softcap: logits become `softcap * tanh(logits / softcap)` (Gemma 2); None: as they are.
+
+    Returns:
+        `[tokens]` float32 (float64 for float64), 0 where the label is `ignore_index` and NaN where it is any other
+        id that no row has (a check would wait for the device; NaN shows in the loss). The gradient of `weight` is
+        accumulated in float32 and returned in the weight's dtype.
+
+    Raises:
+        ValueError: a shape does not fit; the message says which.
+    """
+    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1] or labels.shape != hidden.shape[:1]:
+        raise ValueError(
+            "linear_cross_entropy wants hidden [tokens, hidden], weight [vocabulary, hidden] and labels [tokens]; got "
+            f"{list(hidden.shape)}, {list(weight.shape)}, {list(labels.shape)}"
+        )
+    settings = HeadSettings(ignore_index, chunk_size, group, vocab_start, valid_vocab, softcap)
+    return linear_cross_entropy_chunked(hidden, weight, labels, settings)
