@@ -143,10 +143,10 @@ class ParallelContext:
     @cached_property
     def process_groups(self) -> ProcessGroupCollection:
         """Megatron's collection with every field set: one it finds unset means "skip" or "the whole world" to it."""
-        from megatron.core.process_groups_config import ProcessGroupCollection
-
         if not self._megatron:
             raise RuntimeError("ParallelContext.single has no process groups: use ParallelContext.build for megatron")
+        from megatron.core.process_groups_config import ProcessGroupCollection
+
         groups: dict[str, Any] = dict(self._megatron) | {"hcp": None, "dp_cp_ag": None, "expt_dp_ag": None}
         return ProcessGroupCollection(**groups)
 
@@ -186,7 +186,7 @@ _MEGATRON_AXES: dict[str, tuple[str, ...]] = {
     "gtp_remat": (),
     "expt_gtp_remat": (),
 }
-"""Megatron's names for groups, and the axes in which members differ (gtp_remat: a sharding of weights not used here)."""
+"""Megatron's names for groups, and the axes in which members differ (gtp_remat: a weight sharding not in use)."""
 
 
 class _GroupMaker:

@@ -191,7 +191,12 @@ class Layout:
                     "choose degrees whose product divides tensor x context x data",
                 )
             )
-        elif not found and experts and self.expert_data_for(world_size) % self.replicate:
+        elif (
+            not found
+            and experts
+            and (world_size // self.pipeline // self.tensor) % self.replicate == 0
+            and self.expert_data_for(world_size) % self.replicate
+        ):
             found.append(
                 Fault(
                     "layout.replicate",

@@ -1,0 +1,113 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from loong_core.errors import UserError
+from loong_core.parallel.launch import launch
+from loong_core.parallel.ranks import RankPlace
+
+PLACE = "import os; rank = int(os.environ['RANK']); "
+
+
+def run(code, nproc=2, **options):
+    said = []
+    status = launch([sys.executable, "-c", PLACE + code], nproc, say=said.append, **options)
+    return status, "\n".join(said)
+
+
+def test_every_rank_knows_its_place(tmp_path):
+    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR".split()
+    code = f"open(r'{tmp_path}/%d' % rank, 'w').write(' '.join(os.environ[n] for n in {names}))"
+    assert run(code) == (0, "")
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["0 2 0 2 127.0.0.1", "1 2 1 2 127.0.0.1"]
+
+
+def test_ranks_but_the_first_write_to_their_logs(tmp_path, capfd):
+    run("print('I am', rank)", nproc=3, log_dir=tmp_path)
+    assert capfd.readouterr().out == "I am 0\n"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "rank-1.log": "I am 1\n",
+        "rank-2.log": "I am 2\n",
+    }
+
+
+def test_a_failing_rank_ends_the_others_and_is_named_with_the_end_of_its_log(tmp_path, monkeypatch):
+    monkeypatch.setattr("loong_core.parallel.launch.GRACE_SECONDS", 0.2)
+    status, said = run("rank and exit('no luck'); import signal; signal.pause()", log_dir=tmp_path)
+    assert status == 1
+    assert "rank 1 of 2 ended with status 1" in said
+    assert "no luck" in said
+    assert "rank 0 is killed: it went on after rank 1 had ended" in said
+
+
+def test_a_killed_rank_gives_the_status_of_its_signal(monkeypatch):
+    monkeypatch.setattr("loong_core.parallel.launch.GRACE_SECONDS", 0.2)
+    status, said = run("import signal; os.kill(os.getpid(), 9) if rank else signal.pause()")
+    assert status == 128 + signal.SIGKILL
+    assert "rank 1 of 2 was killed by SIGKILL" in said
+
+
+def test_a_rank_that_refuses_its_input_sets_the_status_without_a_word_more():
+    assert run("exit(2)") == (2, "")
+
+
+LAUNCHER = """
+import sys
+from loong_core.parallel.launch import launch
+rank = '''
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *a: None)
+os.write(1, b"ready\\\\n")
+signal.pause()
+open(sys.argv[1] + "/saved-" + os.environ["RANK"], "w").close()
+sys.exit(128 + signal.SIGTERM)
+'''
+sys.exit(launch([sys.executable, "-c", rank, sys.argv[1]], 2))
+"""
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    """A launcher whose two ranks are ready for a signal."""
+    process = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_signal_to_the_launcher_lets_every_rank_save(launcher, tmp_path):
+    launcher.terminate()
+    assert launcher.wait(20) == 128 + signal.SIGTERM
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved-0", "saved-1"]
+
+
+def test_ranks_save_when_their_launcher_dies(launcher, tmp_path):
+    launcher.kill()
+    assert launcher.stdout.read() == b""  # the pipe closes when the last rank has gone
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved-0", "saved-1"]
+
+
+def test_a_process_that_nobody_started_is_the_only_rank():
+    assert RankPlace.from_env({}) == RankPlace(0, 1, 0, 1, started=False)
+
+
+def test_a_half_set_environment_is_refused_by_name():
+    with pytest.raises(UserError, match="MASTER_ADDR and MASTER_PORT are not set"):
+        RankPlace.from_env({"RANK": "0", "WORLD_SIZE": "2"})
+
+
+def test_a_rank_that_is_no_number_is_refused_by_name():
+    environ = dict.fromkeys(["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"], "1")
+    with pytest.raises(UserError, match="RANK='first' is not a number"):
+        RankPlace.from_env(environ | {"RANK": "first"})
+
+
+def test_launching_does_not_import_torch():
+    code = "import sys, loong_core.parallel.launch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ)).returncode == 0
