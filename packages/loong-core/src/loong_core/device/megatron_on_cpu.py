@@ -161,11 +161,11 @@ def _tensor_cuda(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tensor_pin_memory(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`tensor.pin_memory()` is the tensor itself: there is no device to copy to from pinned memory."""
+    """`tensor.pin_memory()` is a copy: megatron takes it of memory that it frees next."""
 
     @functools.wraps(method)
     def pin_memory(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self if _asked_by_megatron() else method(self, *args, **kwargs)
+        return self.clone() if _asked_by_megatron() else method(self, *args, **kwargs)
 
     return pin_memory
 
@@ -235,14 +235,6 @@ ANSWERS: tuple[Answer, ...] = (
         ),
     ),
     Answer(
-        "torch.cuda.stream",
-        lambda stream: contextlib.nullcontext(),
-        (
-            "distributed/param_and_grad_buffer.py: _ParamAndGradBucketGroup.start_grad_sync (several instances)",
-            "pipeline_parallel/utils.py: ScheduleNode.stream_acquire_context",
-        ),
-    ),
-    Answer(
         "torch.cuda.synchronize",
         _nothing,
         (
@@ -271,8 +263,10 @@ ANSWERS: tuple[Answer, ...] = (
         _set_state,
         ("tensor_parallel/random.py: CudaRNGStatesTracker.fork, CheckpointFunction.backward (recomputation)",),
     ),
-    Answer("torch.cuda.nvtx.range_push", _nothing, ("utils.py: nvtx_range_push (when NVTX ranges are configured)",)),
-    Answer("torch.cuda.nvtx.range_pop", _nothing, ("utils.py: nvtx_range_pop (when NVTX ranges are configured)",)),
+    Answer(
+        "torch.cuda.nvtx.range_push", _nothing, ("utils.py: nvtx_range_push (profiling, torch built without CUDA)",)
+    ),
+    Answer("torch.cuda.nvtx.range_pop", _nothing, ("utils.py: nvtx_range_pop (profiling, torch built without CUDA)",)),
     Answer(
         "Tensor.type",
         _tensor_type,
@@ -309,6 +303,7 @@ ANSWERS: tuple[Answer, ...] = (
 UNREACHED: dict[str, str] = {
     "torch.cuda.is_available": "answers False by itself",
     "torch.cuda.empty_cache": "does nothing by itself where CUDA was never started",
+    "torch.cuda.stream": "does nothing by itself where CUDA was never started",
     "torch.cuda.CUDAGraph": "tensor_parallel/random.py asks for it with use_cudagraphable_rng, which needs CUDA graphs",
     "torch.cuda.Event": "an annotation, and utils.StragglerDetector, which keeps time itself without CUDA",
     "torch.cuda.default_generators": "only in _get_cuda_rng_state and _set_cuda_rng_state, which are replaced",
