@@ -1,0 +1,192 @@
+"""How a model's parameters on one rank are made of Hugging Face tensors, and back.
+
+A family declares a list of rules. A rule says, for one of our parameters, which spans of which Hugging Face tensors
+lie in it one after the other (fused q, k, v; fused gate and up), and how tensor ranks divide each span. For a given
+rank that yields boxes (`Piece`) to read or write and the means to join and separate them. It works alike on weights,
+gradients and optimizer moments of any dtype, and nothing is read or computed until asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor, nn
+
+from loong_core.checkpoint.pieces import Piece
+from loong_core.parallel.context import ParallelContext
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A span of one dimension of a Hugging Face tensor, and how tensor ranks divide it.
+
+    Attributes:
+        dim: the dimension.
+        units: how many parts that are not split further: heads, or columns, or rows. With fewer units than ranks,
+            neighbouring ranks hold the same unit; without a common divisor the last ranks hold fewer or none, and pad.
+        unit_size: indices a unit takes.
+        start: where the span begins, for tensors that are themselves fused.
+    """
+
+    dim: int
+    units: int
+    unit_size: int = 1
+    start: int = 0
+
+    def local(self, rank: int, size: int) -> tuple[int, int]:
+        """Offset and extent of what one of `size` ranks holds."""
+        if self.units < size and size % self.units == 0:
+            first, count = rank // (size // self.units), 1
+        else:
+            held = -(-self.units // size)
+            first = min(rank * held, self.units)
+            count = min(held, self.units - first)
+        return self.start + first * self.unit_size, count * self.unit_size
+
+    def local_extent(self, size: int) -> int:
+        """Extent that each of `size` ranks has room for; the last may hold less."""
+        return max(-(-self.units // size), 1) * self.unit_size
+
+    def copies(self, size: int) -> int:
+        """How many neighbouring ranks of `size` hold the same."""
+        return size // self.units if self.units < size and size % self.units == 0 else 1
+
+
+@dataclass(frozen=True)
+class Span:
+    """A Hugging Face tensor, or a cut of one, within one of our parameters.
+
+    Attributes:
+        name: its name, with `{layer}` where the layer's number goes.
+        shape: the whole tensor's.
+        cut: how tensor ranks divide it; None where each holds all of it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    cut: Cut | None = None
+
+    def piece(self, layer: int, rank: int, size: int) -> Piece:
+        """The box that tensor rank `rank` of `size` holds."""
+        name = self.name.format(layer=layer)
+        if self.cut is None:
+            return Piece.whole(name, self.shape)
+        offsets, sizes = [0] * len(self.shape), list(self.shape)
+        offsets[self.cut.dim], sizes[self.cut.dim] = self.cut.local(rank, size)
+        return Piece(name, self.shape, tuple(offsets), tuple(sizes))
+
+    def local_shape(self, size: int) -> tuple[int, ...]:
+        """Shape of the room for it in the parameter of each of `size` tensor ranks."""
+        shape = list(self.shape)
+        if self.cut is not None:
+            shape[self.cut.dim] = self.cut.local_extent(size)
+        return tuple(shape)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of our parameters: its name, with `{layer}` for the layer's number, and what lies in it along dimension 0."""
+
+    ours: str
+    spans: tuple[Span, ...]
+
+    def __init__(self, ours: str, *spans: Span) -> None:
+        object.__setattr__(self, "ours", ours)
+        object.__setattr__(self, "spans", spans)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What one rank's parameter is made of.
+
+    Attributes:
+        name: the parameter's name.
+        pieces: the boxes that lie in it, in order along dimension 0.
+        rooms: shape of the room for each; larger than its piece where the rank pads.
+        writes: whether this rank is the one to write it among the tensor ranks that hold the same.
+    """
+
+    name: str
+    pieces: tuple[Piece, ...]
+    rooms: tuple[tuple[int, ...], ...]
+    writes: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the local parameter."""
+        return (sum(room[0] for room in self.rooms), *self.rooms[0][1:])
+
+    def to_local(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Join the pieces' values (in the order of `pieces`) to the local parameter; padding is zero.
+
+        The result is new memory unless there is a single piece without padding.
+        """
+        if len(tensors) == 1 and self.pieces[0].sizes == self.rooms[0]:
+            return tensors[0]
+        local = torch.zeros(self.shape, dtype=tensors[0].dtype, device=tensors[0].device)
+        for part, tensor in zip(self.from_local(local), tensors, strict=True):
+            part.copy_(tensor)
+        return local
+
+    def from_local(self, local: Tensor) -> list[Tensor]:
+        """Views of the local parameter (or of a moment of its shape), one a piece, padding left out."""
+        if tuple(local.shape) != self.shape:
+            raise ValueError(f"{self.name} is {list(local.shape)} here, the weight map makes it {list(self.shape)}")
+        rooms = local.split([room[0] for room in self.rooms])
+        return [
+            room[tuple(slice(0, size) for size in piece.sizes)] for room, piece in zip(rooms, self.pieces, strict=True)
+        ]
+
+
+class WeightMap:
+    """The rules of one model.
+
+    Args:
+        rules: one for each kind of parameter; two may name the same Hugging Face tensor (tied tables).
+    """
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._patterns = [
+            (re.compile(re.escape(rule.ours).replace(re.escape("{layer}"), r"(?P<layer>\d+)")), rule)
+            for rule in self.rules
+        ]
+
+    def placement(self, name: str, context: ParallelContext) -> Placement:
+        """What the parameter `name` of a module built with `context` is made of on this rank.
+
+        Raises:
+            KeyError: if no rule is for it; the message names the nearest.
+        """
+        rule, layer = self._find(name)
+        rank, size = context.tensor.rank, context.tensor.size
+        pieces = tuple(span.piece(layer, rank, size) for span in rule.spans)
+        cuts = [span.cut for span in rule.spans if span.cut is not None]
+        copies = cuts[0].copies(size) if cuts else size
+        rooms = tuple(span.local_shape(size) for span in rule.spans)
+        return Placement(name, pieces, rooms, writes=rank % copies == 0)
+
+    def placements(self, module: nn.Module, context: ParallelContext) -> Iterator[tuple[nn.Parameter, Placement]]:
+        """Every parameter of a module, each once, with its placement."""
+        for name, parameter in module.named_parameters():
+            yield parameter, self.placement(name, context)
+
+    def tensors(self, num_layers: int) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every Hugging Face tensor of a model with this many layers, in the order of the rules."""
+        found: dict[str, tuple[int, ...]] = {}
+        for rule in self.rules:
+            for layer in range(num_layers) if "{layer}" in rule.ours else [0]:
+                found |= {span.name.format(layer=layer): span.shape for span in rule.spans}
+        return found
+
+    def _find(self, name: str) -> tuple[Rule, int]:
+        """The rule for a parameter, and its layer's number (0 outside layers)."""
+        for pattern, rule in self._patterns:
+            if match := pattern.fullmatch(name):
+                return rule, int(match.groupdict().get("layer") or 0)
+        near = get_close_matches(name, [rule.ours for rule in self.rules], n=1, cutoff=0)
+        raise KeyError(f"no rule of the weight map is for {name}; the nearest is for {near[0] if near else 'nothing'}")

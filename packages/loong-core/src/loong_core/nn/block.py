@@ -1,0 +1,40 @@
+"""A pre-norm residual block."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from loong_core.data.batch import PackedBatch
+from loong_core.nn.attention import Attention
+from loong_core.nn.decoder_config import BlockConfig
+from loong_core.nn.feed_forward import FeedForward
+from loong_core.nn.key_value_cache import KeyValueCache
+from loong_core.nn.norm import RMSNorm
+from loong_core.parallel.context import ParallelContext
+
+
+class Block(nn.Module):
+    """`x + attention(norm(x))`, then `x + feed_forward(norm(x))`."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        config: BlockConfig,
+        norm_eps: float,
+        context: ParallelContext,
+        dtype: torch.dtype,
+        layer: int,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(hidden_size, norm_eps, context, dtype)
+        self.attention = Attention(hidden_size, config.mixer, norm_eps, context, dtype, layer)
+        self.feed_forward_norm = RMSNorm(hidden_size, norm_eps, context, dtype)
+        self.feed_forward = FeedForward(hidden_size, config.feed_forward, context, dtype)
+
+    def forward(
+        self, x: Tensor, batch: PackedBatch, rotation: tuple[Tensor, Tensor], cache: KeyValueCache | None = None
+    ) -> Tensor:
+        """Transform this rank's run of the batch's tokens, `[tokens / tensor, hidden_size]`; see `Attention`."""
+        x = x + self.attention(self.attention_norm(x), batch, rotation, cache)
+        return x + self.feed_forward(self.feed_forward_norm(x), batch.tokens.shape[0])

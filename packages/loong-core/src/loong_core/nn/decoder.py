@@ -1,0 +1,123 @@
+"""A decoder-only language model, or the part of one that a pipeline stage holds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from loong_core.data.batch import PackedBatch
+from loong_core.nn.block import Block
+from loong_core.nn.decoder_config import DecoderConfig, RotaryConfig
+from loong_core.nn.key_value_cache import KeyValueCache
+from loong_core.nn.norm import RMSNorm
+from loong_core.nn.rotary import Rotary
+from loong_core.nn.vocabulary import VocabularyParallelEmbedding, VocabularyParallelHead
+from loong_core.parallel.context import ParallelContext
+
+
+class Decoder(nn.Module):
+    """Embedding, blocks, final norm and head.
+
+    Parameters carry global layer numbers (`layers.12.attention.qkv.weight`) whichever stage they are on. Weights are
+    uninitialised: draw them (`loong_core.nn.initialize`) or load them.
+
+    Args:
+        config: the whole model.
+        context: its layout; each tensor rank builds its own shards.
+        layers: the blocks of this stage, all by default.
+        embedding: whether this stage embeds tokens.
+        head: whether it computes logits and loss.
+        dtype: of the parameters.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        context: ParallelContext,
+        *,
+        layers: range | None = None,
+        embedding: bool = True,
+        head: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        if context.context.size > 1:
+            raise ValueError(f"attention cannot share a sequence among {context.context.size} ranks: layout.context=1")
+        self.config = config
+        self.parallel = context
+        width, vocabulary = config.hidden_size, config.vocab_size
+        self.embedding = VocabularyParallelEmbedding(vocabulary, width, context, dtype) if embedding else None
+        numbers = range(config.num_layers) if layers is None else layers
+        self.layers = nn.ModuleDict(
+            {
+                str(number): Block(width, config.blocks[number], config.norm_eps, context, dtype, number)
+                for number in numbers
+            }
+        )
+        self.norm = RMSNorm(width, config.norm_eps, context, dtype) if head else None
+        self.head = self._make_head(dtype) if head else None
+        self._rotaries: dict[RotaryConfig, Rotary] = {
+            config.blocks[number].mixer.rotary: Rotary(config.blocks[number].mixer.rotary) for number in numbers
+        }
+
+    def _make_head(self, dtype: torch.dtype) -> VocabularyParallelHead:
+        """The head; tied, it uses the embedding's table, or on a stage of its own a copy that is not counted twice."""
+        config = self.config
+        table = self.embedding.weight if config.tie_embeddings and self.embedding is not None else None
+        head = VocabularyParallelHead(config.vocab_size, config.hidden_size, self.parallel, dtype, table)
+        if config.tie_embeddings and table is None:
+            head.weight.shared = True  # type: ignore[attr-defined]
+        return head
+
+    @property
+    def tied_table(self) -> nn.Parameter | None:
+        """This stage's copy of the table that embedding and head share, None if it has none.
+
+        Where first and last stage are different ranks, their copies' gradients have to be summed by the engine.
+        """
+        if not self.config.tie_embeddings:
+            return None
+        end = self.embedding if self.embedding is not None else self.head
+        return None if end is None else end.weight
+
+    def forward(self, batch: PackedBatch, hidden: Tensor | None = None) -> Tensor:
+        """Run this stage.
+
+        Args:
+            batch: the whole microbatch, on every stage.
+            hidden: `[tokens / tensor, hidden_size]` from the stage before; None on the first.
+
+        Returns:
+            With a head the loss of each token, `[tokens]` float32 (float64 for a float64 model), 0 where the label is
+            ignored; without one this stage's hidden states, shaped as `hidden`.
+        """
+        x = self._transform(batch, hidden)
+        return x if self.norm is None or self.head is None else self.head(self.norm(x), batch.labels)
+
+    def logits(self, batch: PackedBatch, hidden: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
+        """Scores of every next token, `[tokens, vocab_size]` in the model's dtype; labels are not looked at.
+
+        Args:
+            batch: the tokens; with a cache the new ones only, at the positions that follow (see `KeyValueCache`).
+            hidden: from the stage before; None on the first.
+            cache: keys and values of earlier tokens; the batch's are added to it.
+
+        Raises:
+            ValueError: on a stage without a head.
+        """
+        if self.norm is None or self.head is None:
+            raise ValueError("this pipeline stage has no head: ask the last one for logits")
+        x = self._transform(batch, hidden, cache)
+        if cache is not None:
+            cache.advance(batch)
+        return self.head.logits(self.norm(x), batch.tokens.shape[0])
+
+    def _transform(self, batch: PackedBatch, hidden: Tensor | None, cache: KeyValueCache | None = None) -> Tensor:
+        """Embedding (on the stage that has it) and blocks."""
+        x = self.embedding(batch.tokens) if self.embedding is not None else hidden
+        if x is None:
+            raise ValueError("this pipeline stage has no embedding and was given no hidden states")
+        rotations = {config: rotary.tables(batch.position_ids, x.dtype) for config, rotary in self._rotaries.items()}
+        for number, block in self.layers.items():
+            x = block(x, batch, rotations[self.config.blocks[int(number)].mixer.rotary], cache)
+        return x

@@ -1,0 +1,101 @@
+"""The first Qwen (arXiv:2309.16609): Llama's layers under names of its own, with q, k and v in one biased tensor.
+
+Two traps of its config: `intermediate_size` is twice the feed-forward's width, and `no_bias` is not about q, k and v.
+Its inference-time tricks beyond `seq_length` (dynamic NTK, log-n attention) do not act in training and are not built.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from loong_core.nn.decoder_config import (
+    AttentionConfig,
+    BlockConfig,
+    DecoderConfig,
+    FeedForwardConfig,
+    RotaryConfig,
+)
+from loong_llm.families.config_reader import ConfigReader
+from loong_llm.families.family import Family
+
+if TYPE_CHECKING:
+    from loong_core.checkpoint.weight_map import WeightMap
+
+
+def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
+    read = ConfigReader(hf, "qwen")
+    hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads")
+    head_dim = read.integer("kv_channels", 128)
+    rotary = RotaryConfig(read.number("rotary_emb_base", 10000), int(head_dim * read.number("rotary_pct", 1.0)))
+    attention = AttentionConfig(heads, heads, head_dim, rotary, qkv_bias=True)
+    if heads * head_dim != hidden:
+        read.fault("kv_channels", f"{head_dim} x {heads} heads is not hidden_size {hidden}")
+    doubled = read.integer("intermediate_size")
+    if doubled % 2:
+        read.fault("intermediate_size", f"is {doubled}", "it is twice the feed-forward's width, so it is even")
+    read.only("no_bias", True)
+    read.only("attn_dropout_prob", 0.0)
+    read.only("emb_dropout_prob", 0.0)
+    read.only("scale_attn_weights", True)
+    config = DecoderConfig(
+        hidden_size=hidden,
+        vocab_size=read.integer("vocab_size"),
+        blocks=(BlockConfig(attention, FeedForwardConfig(doubled // 2)),) * read.integer("num_hidden_layers"),
+        norm_eps=read.number("layer_norm_epsilon", 1e-6),
+        tie_embeddings=read.flag("tie_word_embeddings", False),
+        initializer_range=read.number("initializer_range", 0.02),
+    )
+    read.finish()
+    return config
+
+
+def _weight_map(config: DecoderConfig) -> WeightMap:
+    from loong_core.checkpoint.weight_map import Cut, Rule, Span, WeightMap
+
+    hidden, width, heads = config.hidden_size, config.feed_forward.intermediate_size, config.attention.num_heads
+    head_dim, table = config.attention.head_dim, (config.vocab_size, config.hidden_size)
+    ours, theirs, vocabulary = "layers.{layer}.", "transformer.h.{layer}.", Cut(0, config.vocab_size)
+
+    def fused(kind: str, *parts: int) -> list[Span]:
+        """Queries (0), keys (1) or values (2) within `c_attn`."""
+        shape = (3 * hidden, hidden) if kind == "weight" else (3 * hidden,)
+        return [Span(f"{theirs}attn.c_attn.{kind}", shape, Cut(0, heads, head_dim, part * hidden)) for part in parts]
+
+    rules = [
+        Rule("embedding.weight", Span("transformer.wte.weight", table, vocabulary)),
+        Rule(f"{ours}attention_norm.weight", Span(f"{theirs}ln_1.weight", (hidden,))),
+    ]
+    rules += [Rule(f"{ours}attention.qkv.{kind}", *fused(kind, 0, 1, 2)) for kind in ("weight", "bias")]
+    rules += [
+        Rule(
+            f"{ours}attention.output.weight",
+            Span(f"{theirs}attn.c_proj.weight", (hidden, hidden), Cut(1, heads, head_dim)),
+        ),
+        Rule(f"{ours}feed_forward_norm.weight", Span(f"{theirs}ln_2.weight", (hidden,))),
+        Rule(
+            f"{ours}feed_forward.gate_up.weight",
+            Span(f"{theirs}mlp.w2.weight", (width, hidden), Cut(0, width)),
+            Span(f"{theirs}mlp.w1.weight", (width, hidden), Cut(0, width)),
+        ),
+        Rule(
+            f"{ours}feed_forward.down.weight",
+            Span(f"{theirs}mlp.c_proj.weight", (hidden, width), Cut(1, width)),
+        ),
+        Rule("norm.weight", Span("transformer.ln_f.weight", (hidden,))),
+        Rule(
+            "head.weight",
+            Span("transformer.wte.weight" if config.tie_embeddings else "lm_head.weight", table, vocabulary),
+        ),
+    ]
+    return WeightMap(rules)
+
+
+QWEN = Family(
+    name="qwen",
+    model_types=("qwen",),
+    decoder_config=_decoder_config,
+    weight_map=_weight_map,
+    configs=files("loong_llm") / "configs" / "qwen",
+    harmless_tensors=(r"transformer\.rotary_emb\.inv_freq", r"transformer\.h\.\d+\.attn\.(masked_)?bias"),
+)
