@@ -12,7 +12,7 @@ def config(*overrides):
 
 def test_the_resolved_file_is_a_run_file_that_means_the_same(tmp_path):
     original = config("train.lr=1e-3", "train.profile.steps=[1, 2]", "logging.wandb.project=p")
-    RunFolder(tmp_path / "run").claim(original)
+    RunFolder(tmp_path / "run").claim(original).close()
     again = load_run(RunConfig, tmp_path / "run" / "run.yaml")
     assert again.faults == []
     assert again.config == original
@@ -20,14 +20,14 @@ def test_the_resolved_file_is_a_run_file_that_means_the_same(tmp_path):
 
 def test_another_layout_logging_or_stopping_step_may_continue_the_run(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.claim(config())
-    folder.claim(config("layout.tensor=2", "logging.every=7", "train.stop_at=3", "checkpoint.every=2"))
+    folder.claim(config()).close()
+    folder.claim(config("layout.tensor=2", "logging.every=7", "train.stop_at=3", "checkpoint.every=2")).close()
     assert load_run(RunConfig, folder.run_yaml).config.train.stop_at == 3
 
 
 def test_another_optimizer_may_not_and_every_difference_is_listed(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.claim(config())
+    folder.claim(config()).close()
     with pytest.raises(ConfigError) as refused:
         folder.claim(config("train.lr=1e-3", "seed=4", "layout.tensor=2"))
     said = str(refused.value)
@@ -48,3 +48,9 @@ def test_a_folder_that_cannot_be_made_is_the_users_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError):
         RunFolder(tmp_path / "file" / "run").claim(config())
+
+
+def test_two_processes_never_train_in_one_folder(tmp_path):
+    with RunFolder(tmp_path).claim(config()), pytest.raises(UserError, match="another process is training in"):
+        RunFolder(tmp_path).claim(config(), patience=0)
+    RunFolder(tmp_path).claim(config(), patience=0).close()

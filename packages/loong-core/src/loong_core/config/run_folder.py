@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from time import monotonic, sleep
+from typing import Any, TextIO
 
 import yaml
 
@@ -70,20 +72,47 @@ class RunFolder:
             for key, before, now in differences(type(config), old, config.model_dump(mode="json"))
         ]
 
-    def claim(self, config: Section) -> None:
-        """Write `run.yaml`, atomically. Raises ConfigError where the folder holds another run."""
+    def claim(self, config: Section, *, patience: float = 60.0) -> TextIO:
+        """Take the folder for a run of `config` and write `run.yaml`, atomically.
+
+        Two processes never train in one folder: the returned file holds a lock on it until it is closed or the
+        process ends. A run that was just killed may still be saving; it is waited for up to `patience` seconds.
+
+        Raises:
+            ConfigError: the folder holds another run.
+            UserError: another process is training in it, or it cannot be written.
+        """
         if faults := self.faults(config):
             raise ConfigError(faults)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock = (self.root / ".lock").open("w")
+        except OSError as error:
+            raise UserError(f"output: cannot write in {self.root}: {error.strerror}; name another folder") from error
+        if not _locked(lock, patience):
+            lock.close()
+            raise UserError(
+                f"output: another process is training in {self.root}; wait until it has ended, or name another folder"
+            )
         text = "# Written by loong: the resolved configuration of this run.\n" + yaml.safe_dump(
             config.model_dump(mode="json"), sort_keys=False, allow_unicode=True
         )
+        temporary = self.run_yaml.with_suffix(".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self.run_yaml)
+        return lock
+
+
+def _locked(file: TextIO, patience: float) -> bool:
+    deadline = monotonic() + patience
+    while True:
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            temporary = self.run_yaml.with_suffix(".tmp")
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, self.run_yaml)
-        except OSError as error:
-            raise UserError(f"output: cannot write {self.run_yaml}: {error.strerror}; name another folder") from error
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if monotonic() >= deadline:
+                return False
+            sleep(0.1)
 
 
 _WAY_OUT = "resume with the old value, or name another output"

@@ -127,7 +127,7 @@ class RunConfig(Section):
     seed: Whole = 0
     device: Annotated[str, MAY_CHANGE] = "auto"
     engine: Annotated[Literal["megatron"], MAY_CHANGE] = "megatron"
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Annotated[Literal["fp32", "bf16"], MAY_CHANGE] = "fp32"
     layout: Annotated[LayoutSection, MAY_CHANGE] = LayoutSection()
     train: TrainSection = TrainSection()
     checkpoint: Annotated[CheckpointSection, MAY_CHANGE] = CheckpointSection()

@@ -1,0 +1,175 @@
+"""The training loop: one global batch after another, whatever is trained and whatever it runs on.
+
+Data -> loss and gradient (engine) -> may the step be applied? -> step -> metrics -> validation and checkpoint when due
+-> do all ranks go on? Everything that differs between tasks is in `Work`, between machines in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from loong_core.checkpoint.resume import Checkpointer
+from loong_core.engine.base import Engine, ForwardStep, StepLoss
+from loong_core.errors import Interrupted, NumericalError
+from loong_core.train.guards import FiniteGuard, SpikeGuard
+from loong_core.train.profile import StepProfiler
+from loong_core.train.run import Run
+from loong_core.train.schedule import learning_rate
+from loong_core.train.signals import SignalWatch
+from loong_core.train.step_clock import StepClock
+
+
+class DataStream(Protocol):
+    """Training data of one rank. The position is that of the whole run: it does not depend on the number of ranks."""
+
+    def next_step(self) -> Sequence[Any]:
+        """This data rank's microbatches of the next global batch."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as JSON has it."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a position."""
+        ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a recipe gives to the loop.
+
+    Attributes:
+        engine: the model, ready to train.
+        stream: training data.
+        forward_step: the task's loss.
+        total_steps: length of the whole run.
+        tokens_per_step: tokens of one global batch.
+        flops_per_token: of forward and backward, for MFU.
+        validation: makes the microbatches of one pass over the held-out data, a list a global batch, equally many on
+            every rank; None for no validation.
+    """
+
+    engine: Engine
+    stream: DataStream
+    forward_step: ForwardStep
+    total_steps: int
+    tokens_per_step: int
+    flops_per_token: float
+    validation: Callable[[], Iterable[Sequence[Any]]] | None = None
+
+
+@dataclass
+class Progress:
+    """How far a run is; what a checkpoint keeps of the loop.
+
+    Attributes:
+        step: the last step that was taken.
+        losses: the spike guard's window.
+        first_val_loss: held-out loss before the first step.
+        last_val_loss: the latest held-out loss.
+    """
+
+    step: int = 0
+    losses: list[float] = field(default_factory=list)
+    first_val_loss: float | None = None
+    last_val_loss: float | None = None
+
+
+def train(run: Run, work: Work) -> Progress:
+    """Train from the run's last checkpoint, or the start, to its end or `train.stop_at`; the last step is saved.
+
+    Raises:
+        NumericalError: a guard stopped the run; the last checkpoint is unharmed.
+        Interrupted: a signal ended it; its state is saved.
+    """
+    settings = run.config.train
+    engine, total = work.engine, work.total_steps
+    last = min(total, settings.stop_at or total)
+    finite = FiniteGuard(work.forward_step)
+    clock = StepClock(run.device, run.place.world_size, work.tokens_per_step, work.flops_per_token, run.peak_flops)
+    profiler = StepProfiler(settings.profile, run.folder.profile, run.place.rank, run.context.device)
+    checkpoints = Checkpointer(
+        run.folder.checkpoints, run.config.checkpoint.keep, run.config.checkpoint.asynchronous, run.context
+    )
+    progress = _resume(run, work, checkpoints)
+    spikes = SpikeGuard(settings.spike, progress.losses)
+    run.reporter.begin(progress.step, last)
+
+    def save() -> None:
+        progress.losses = spikes.losses
+        checkpoints.save(progress.step, engine, {"progress": vars(progress), "data": work.stream.state_dict()})
+
+    try:
+        with SignalWatch() as signals:
+            if progress.step == 0 and work.validation is not None:
+                progress.first_val_loss = progress.last_val_loss = validate(work, settings.validation_steps).loss
+            for step in range(progress.step + 1, last + 1):
+                profiler.begin(step)
+                clock.start()
+                microbatches = work.stream.next_step()
+                clock.data_ready()
+                loss = engine.accumulate(microbatches, finite.forward_step)
+                grad_norm = engine.grad_norm()
+                finite.check(step, loss, grad_norm)
+                spike = spikes.judge(step, loss.loss)
+                skipped = spike is not None and settings.spike.policy == "skip"
+                rate = learning_rate(settings, total, step)
+                engine.discard() if skipped else engine.apply(rate)
+                figures, signal_number = clock.finish(step, signals.noted)
+                profiler.end(step)
+                progress.step = step
+
+                row = {"step": step, "loss": loss.loss, "grad_norm": grad_norm, "lr": rate} | figures | loss.metrics
+                if spike is not None:
+                    run.say(spike)
+                    row["skipped"] = skipped
+                if step == 1 and progress.first_val_loss is not None:
+                    row["val_loss_before"] = progress.first_val_loss
+                if work.validation is not None and _due(step, settings.validate_every, total):
+                    held_out = validate(work, settings.validation_steps)
+                    progress.last_val_loss = held_out.loss
+                    row |= {"val_loss": held_out.loss, "val_tokens": held_out.tokens}
+                run.reporter.write(row)
+
+                checkpoints.poll()
+                if step == last or signal_number or _due(step, run.config.checkpoint.every, total):
+                    save()
+                if signal_number and step < last:
+                    checkpoints.finish()
+                    raise Interrupted(signal_number)
+            checkpoints.finish()
+    except NumericalError:
+        checkpoints.finish()
+        raise
+    finally:
+        profiler.close()
+    return progress
+
+
+def validate(work: Work, steps: int | None) -> StepLoss:
+    """Mean loss over the held-out data, or its first `steps` global batches. Collective."""
+    assert work.validation is not None
+    total, tokens = 0.0, 0
+    for number, microbatches in enumerate(work.validation()):
+        if number == steps:
+            break
+        loss = work.engine.evaluate(microbatches, work.forward_step)
+        total += loss.loss * loss.tokens
+        tokens += loss.tokens
+    return StepLoss(total / tokens if tokens else float("nan"), tokens)
+
+
+def _resume(run: Run, work: Work, checkpoints: Checkpointer) -> Progress:
+    loaded = checkpoints.load(work.engine)
+    if loaded is None:
+        return Progress()
+    run.say(f"resuming after step {loaded['progress']['step']}, from {run.folder.checkpoints}")
+    work.stream.load_state_dict(loaded["data"])
+    return Progress(**loaded["progress"])
+
+
+def _due(step: int, every: int | None, total: int) -> bool:
+    return step == total or (every is not None and step % every == 0)
