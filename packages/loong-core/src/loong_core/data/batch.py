@@ -50,6 +50,7 @@ class PackedBatch:
             )
         bounds = torch.zeros(len(lengths) + 1, dtype=torch.int32)
         bounds[1:] = torch.tensor(lengths, dtype=torch.int32).cumsum(0)
-        positions = torch.cat([torch.arange(length) for length in lengths])
+        starts = torch.repeat_interleave(bounds[:-1], bounds.diff(), output_size=tokens.numel())
+        positions = torch.arange(tokens.numel()) - starts
         uniform = lengths[0] if len(set(lengths)) == 1 else None
         return PackedBatch(tokens, labels, positions, bounds, max(lengths), uniform)

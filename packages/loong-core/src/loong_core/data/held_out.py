@@ -1,0 +1,120 @@
+"""Held-out text as a fixed list of rows: what validation and `eval` compute their loss on.
+
+With documents kept apart, each document is cut into disjoint windows of at most `sequence_length` inputs, and each
+window is a sequence of its own. Every token but the first of its document is predicted exactly once, from at most
+`sequence_length` tokens of its own document. The loss therefore does not depend on how windows share rows, on batch
+sizes or on the number of ranks, and anyone can compute it with any model: for each document, for each start
+`0, S, 2S, ...`, predict tokens `start + 1` to `start + S` from tokens `start` to `start + S - 1`.
+With `attend_across_documents` the documents are laid end to end first and the windows cut through that line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from loong_core.data.batch import IGNORED_LABEL, PackedBatch
+from loong_core.data.packing import best_fit
+from loong_core.data.sequences import Sample, pack
+from loong_core.data.token_store import TokenStore
+from loong_core.errors import UserError
+
+
+class HeldOut:
+    """Rows of exactly `sequence_length` tokens; what windows leave free is filled up and has no labels.
+
+    Args:
+        stores: the documents.
+        sequence_length: tokens of a row.
+        attend_across_documents: see the module.
+
+    Raises:
+        UserError: no token can be predicted: there is no document of two tokens.
+    """
+
+    def __init__(
+        self, stores: Sequence[TokenStore], sequence_length: int, *, attend_across_documents: bool = False
+    ) -> None:
+        self.stores = list(stores)
+        self.sequence_length = sequence_length
+        self.attend_across_documents = attend_across_documents
+        self._windows: list[tuple[int, int, int]] = []  # (document over all stores, start, inputs)
+        self._documents = [(store, index) for store in self.stores for index in range(len(store))]
+        if attend_across_documents:
+            everything = [store.document(index) for store, index in self._documents]
+            self._line = np.concatenate(everything) if everything else np.zeros(0, np.int64)
+            lengths = [len(self._line)]
+        else:
+            lengths = [int(store.lengths[index]) for store, index in self._documents]
+        for document, length in enumerate(lengths):
+            for start in range(0, length - 1, sequence_length):
+                self._windows.append((document, start, min(sequence_length, length - 1 - start)))
+        if not self._windows:
+            names = ", ".join(store.name for store in self.stores) or "no source"
+            raise UserError(f"held-out data ({names}) has no document of two tokens; give it some text")
+        self._rows = best_fit([inputs for _, _, inputs in self._windows], sequence_length)
+        self.predicted_tokens = sum(inputs for _, _, inputs in self._windows)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self._rows)
+
+    @property
+    def digest(self) -> str:
+        """Identity of the content."""
+        return hashlib.sha256("".join(store.digest for store in self.stores).encode()).hexdigest()
+
+    def row(self, index: int) -> Sample:
+        """One row as tokens, labels and lengths."""
+        tokens = np.zeros(self.sequence_length, np.int64)
+        labels = np.full(self.sequence_length, IGNORED_LABEL, np.int64)
+        lengths, used = [], 0
+        for window in self._rows[index]:
+            document, start, inputs = self._windows[window]
+            if self.attend_across_documents:
+                ids = self._line[start : start + inputs + 1]
+            else:
+                store, place = self._documents[document]
+                ids = store.document(place)[start : start + inputs + 1]
+            tokens[used : used + inputs] = ids[:-1]
+            labels[used : used + inputs] = ids[1:]
+            lengths.append(inputs)
+            used += inputs
+        if used < self.sequence_length:
+            if self.attend_across_documents:
+                lengths = [self.sequence_length]
+            else:
+                lengths.append(self.sequence_length - used)
+        return Sample(tokens, labels, lengths)
+
+    def microbatches(
+        self, *, micro_batch_size: int, data_rank: int = 0, data_size: int = 1, rows: int | None = None
+    ) -> list[PackedBatch]:
+        """One data rank's share, the same number of microbatches on every rank.
+
+        Args:
+            micro_batch_size: rows of a microbatch.
+            data_rank: which share.
+            data_size: into how many shares the rows are dealt.
+            rows: use only so many, evenly spaced over all; None: all. Where the rows do not come out even, rows
+                without labels fill up.
+
+        Returns:
+            The share's microbatches, in a fixed order.
+        """
+        chosen = list(range(len(self)))
+        if rows is not None and rows < len(self):
+            chosen = [index * len(self) // rows for index in range(rows)]
+        stride = micro_batch_size * data_size
+        empty = Sample(
+            np.zeros(self.sequence_length, np.int64),
+            np.full(self.sequence_length, IGNORED_LABEL, np.int64),
+            [self.sequence_length],
+        )
+        batches = []
+        for first in range(data_rank * micro_batch_size, -(-len(chosen) // stride) * stride, stride):
+            own = [self.row(index) for index in chosen[first : first + micro_batch_size]]
+            batches.append(pack(own + [empty] * (micro_batch_size - len(own))))
+        return batches
