@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
-from loong_kernels.ops.linear_cross_entropy.chunked import HeadSettings, linear_cross_entropy_chunked
+from loong_kernels.ops.linear_cross_entropy.chunked import linear_cross_entropy_chunked
+from loong_kernels.ops.linear_cross_entropy.reference import linear_cross_entropy_reference
+from loong_kernels.ops.linear_cross_entropy.settings import HeadSettings
+from loong_kernels.registry import REGISTRY, Implementation
+from loong_kernels.triton_toolchain import register_triton, unsupported_dtype
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+OP = REGISTRY.define("linear_cross_entropy", "cross-entropy of a linear head, never holding all logits")
+
+
+class LinearCrossEntropyCase(NamedTuple):
+    """Shape class of `linear_cross_entropy`; `parallel` says that the vocabulary is split over ranks."""
+
+    device: str
+    dtype: torch.dtype
+    weight_dtype: torch.dtype
+    hidden: int
+    vocabulary: int
+    parallel: bool
 
 
 def linear_cross_entropy(
@@ -57,4 +75,27 @@ def linear_cross_entropy(
             f"{list(hidden.shape)}, {list(weight.shape)}, {list(labels.shape)}"
         )
     settings = HeadSettings(ignore_index, chunk_size, group, vocab_start, valid_vocab, softcap)
-    return linear_cross_entropy_chunked(hidden, weight, labels, settings)
+    case = LinearCrossEntropyCase(
+        hidden.device.type, hidden.dtype, weight.dtype, hidden.shape[1], weight.shape[0], group is not None
+    )
+    return OP.serve(case)(hidden, weight, labels, settings)
+
+
+def _reference_supports(case: LinearCrossEntropyCase) -> str | None:
+    return "takes the whole vocabulary on one rank" if case.parallel else None
+
+
+def _triton_supports(case: LinearCrossEntropyCase) -> str | None:
+    return unsupported_dtype(case.dtype, case.weight_dtype)
+
+
+REGISTRY.register(
+    Implementation("reference", OP.name, ("*",), linear_cross_entropy_reference, supports=_reference_supports)
+)
+REGISTRY.register(Implementation("chunked", OP.name, ("*",), linear_cross_entropy_chunked, priority=10))
+register_triton(
+    REGISTRY,
+    OP.name,
+    "loong_kernels.ops.linear_cross_entropy.triton_maths:linear_cross_entropy_triton",
+    _triton_supports,
+)

@@ -7,7 +7,6 @@ chunk by chunk; that of `hidden` is accumulated over chunks in float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,27 +15,10 @@ from torch import distributed as dist
 
 from loong_kernels.ops.linear_cross_entropy.chunk_maths import ChunkMaths, RunningSoftmax, TorchChunkMaths
 from loong_kernels.ops.linear_cross_entropy.chunk_plan import ACCELERATOR_BUDGET, CPU_BUDGET, ChunkPlan, plan_chunks
+from loong_kernels.ops.linear_cross_entropy.settings import HeadSettings
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-
-@dataclass(frozen=True)
-class HeadSettings:
-    """The arguments of `linear_cross_entropy` that are not tensors; see there."""
-
-    ignore_index: int = -100
-    chunk_size: int | None = None
-    group: ProcessGroup | None = None
-    vocab_start: int = 0
-    valid_vocab: int | None = None
-    softcap: float | None = None
-
-    def rows_of(self, weight: Tensor) -> int:
-        """How many rows of this rank's `weight` belong to the true vocabulary."""
-        if self.valid_vocab is None:
-            return weight.shape[0]
-        return min(max(self.valid_vocab - self.vocab_start, 0), weight.shape[0])
 
 
 def linear_cross_entropy_chunked(hidden: Tensor, weight: Tensor, labels: Tensor, settings: HeadSettings) -> Tensor:

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
+from loong_kernels.ops.attention import HALF_DTYPES, no_nvidia_gpu
 from loong_kernels.ops.packed_attention.reference import packed_attention_reference
+from loong_kernels.registry import REGISTRY, Implementation
+
+OP = REGISTRY.define("packed_attention", "softmax attention within sequences packed end to end")
+
+
+class PackedAttentionCase(NamedTuple):
+    """Shape class of `packed_attention`; `length_bits` is the bit length of the longest sequence's length."""
+
+    device: str
+    dtype: torch.dtype
+    heads: int
+    kv_heads: int
+    head_dim: int
+    causal: bool
+    length_bits: int
 
 
 def packed_attention(
@@ -36,10 +55,43 @@ def packed_attention(
     Raises:
         ValueError: `kv_heads` does not divide `heads`.
     """
-    if q.shape[1] % k.shape[1]:
-        raise ValueError(
-            f"packed_attention: {q.shape[1]} query heads are not a multiple of {k.shape[1]} key/value heads"
-        )
-    return packed_attention_reference(
-        q, k, v, cu_seqlens, max_seqlen, causal, q.shape[-1] ** -0.5 if scale is None else scale
+    _, heads, head_dim = q.shape
+    kv_heads = k.shape[1]
+    if heads % kv_heads:
+        raise ValueError(f"packed_attention: {heads} query heads are not a multiple of {kv_heads} key/value heads")
+    case = PackedAttentionCase(q.device.type, q.dtype, heads, kv_heads, head_dim, causal, max_seqlen.bit_length())
+    return OP.serve(case)(q, k, v, cu_seqlens, max_seqlen, causal, head_dim**-0.5 if scale is None else scale)
+
+
+def _varlen_supports(case: PackedAttentionCase) -> str | None:
+    if case.dtype not in HALF_DTYPES:
+        return "takes bfloat16 and float16 only"
+    if case.head_dim > 256 or case.head_dim % 8:
+        return f"takes a head_dim that is a multiple of 8, at most 256, not {case.head_dim}"
+    return None
+
+
+REGISTRY.register(Implementation("reference", OP.name, ("*",), packed_attention_reference))
+REGISTRY.register(
+    Implementation(
+        "segments",
+        OP.name,
+        ("*",),
+        "loong_kernels.ops.packed_attention.segments:packed_attention_segments",
+        priority=10,
     )
+)
+REGISTRY.register(
+    Implementation(
+        "varlen",
+        OP.name,
+        ("cuda",),
+        "loong_kernels.ops.packed_attention.varlen:packed_attention_varlen",
+        priority=100,
+        available=no_nvidia_gpu,
+        supports=_varlen_supports,
+        needs="an NVIDIA GPU of compute capability 8.0 or later",
+        uses=frozenset({"flash"}),
+        deterministic=False,
+    )
+)

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
 from loong_kernels.ops.rotary.reference import rotary_reference
+from loong_kernels.registry import REGISTRY, Implementation
+from loong_kernels.triton_toolchain import register_triton, unsupported_dtype
+
+OP = REGISTRY.define("rotary", "queries and keys rotated by their positions' angles")
+
+
+class RotaryCase(NamedTuple):
+    """Shape class of `rotary`."""
+
+    device: str
+    dtype: torch.dtype
+    angle_dtype: torch.dtype
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int
 
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,4 +41,13 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
     Returns:
         The rotated `(q, k)`, new tensors in the dtypes of `q` and `k`; the arithmetic is float32 (float64 for float64).
     """
-    return rotary_reference(q, k, cos.detach(), sin.detach())
+    case = RotaryCase(q.device.type, q.dtype, cos.dtype, q.shape[1], k.shape[1], q.shape[2], 2 * cos.shape[-1])
+    return OP.serve(case)(q, k, cos.detach(), sin.detach())
+
+
+def _triton_supports(case: RotaryCase) -> str | None:
+    return unsupported_dtype(case.dtype, case.angle_dtype)
+
+
+REGISTRY.register(Implementation("reference", OP.name, ("*",), rotary_reference))
+register_triton(REGISTRY, OP.name, "loong_kernels.ops.rotary.triton_kernels:rotary_triton", _triton_supports)

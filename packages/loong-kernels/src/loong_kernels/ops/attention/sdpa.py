@@ -1,0 +1,43 @@
+"""Dense attention by torch's scaled_dot_product_attention, one function a backend."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+HALF_DTYPES = frozenset({torch.bfloat16, torch.float16})
+
+
+def attention_sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+    """Whatever backend torch prefers; key/value heads are repeated where that opens a backend that holds no scores."""
+    if q.is_cuda and q.dtype not in HALF_DTYPES:
+        group = q.shape[2] // k.shape[2]
+        k, v = k.repeat_interleave(group, dim=2), v.repeat_interleave(group, dim=2)
+    return _sdpa(q, k, v, causal, scale)
+
+
+def attention_flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+    """The flash backend or an error."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return _sdpa(q, k, v, causal, scale)
+
+
+def attention_cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+    """The cuDNN backend or an error."""
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return _sdpa(q, k, v, causal, scale)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+    """`[batch, seq, heads, dim]` in and out; that SDPA wants heads first is a matter of strides."""
+    out = scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=q.shape[2] != k.shape[2],
+    )
+    return out.transpose(1, 2)

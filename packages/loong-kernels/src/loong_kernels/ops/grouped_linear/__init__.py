@@ -1,0 +1,80 @@
+"""Many linear layers over one batch of rows that is sorted by layer: the products of a mixture of experts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from loong_kernels.ops.grouped_linear.reference import grouped_linear_reference
+from loong_kernels.registry import REGISTRY, Implementation
+
+OP = REGISTRY.define("grouped_linear", "each expert's rows times its own weight")
+
+
+class GroupedLinearCase(NamedTuple):
+    """Shape class of `grouped_linear`; how the rows divide among the experts differs from call to call."""
+
+    device: str
+    dtype: torch.dtype
+    weight_dtype: torch.dtype
+    experts: int
+    in_features: int
+    out_features: int
+
+
+def grouped_linear(x: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
+    """Multiply each run of rows by the transposed weight of its expert.
+
+    Nothing waits for the device to learn how many rows an expert has.
+
+    Args:
+        x: `[rows, in_features]`, sorted by expert, any strides.
+        weight: `[experts, out_features, in_features]` in the dtype of `x`.
+        offsets: `[experts]` int32 on the device of `x`: where each expert's rows end. They do not decrease, an expert
+            without rows repeats the one before, and the last is `rows` (not checked: that would wait for the device).
+
+    Returns:
+        `[rows, out_features]` in `x.dtype`, accumulated in float32 (float64 for float64). The weight's gradient is
+        accumulated so too; an expert without rows gets zeros.
+
+    Raises:
+        ValueError: a shape or dtype does not fit; the message says which.
+    """
+    if x.ndim != 2 or weight.ndim != 3 or offsets.shape != weight.shape[:1] or x.shape[1] != weight.shape[2]:
+        raise ValueError(
+            "grouped_linear wants x [rows, in], weight [experts, out, in] and offsets [experts]; got "
+            f"{list(x.shape)}, {list(weight.shape)}, {list(offsets.shape)}"
+        )
+    if offsets.dtype != torch.int32:
+        raise ValueError(f"grouped_linear wants offsets in int32, got {offsets.dtype}")
+    case = GroupedLinearCase(x.device.type, x.dtype, weight.dtype, *(weight.shape[index] for index in (0, 2, 1)))
+    return OP.serve(case)(x, weight, offsets)
+
+
+ALIGNMENT = 16
+"""Bytes by which torch's grouped product wants rows to be aligned."""
+
+
+def _grouped_mm_supports(case: GroupedLinearCase) -> str | None:
+    if case.dtype is not torch.bfloat16 or case.weight_dtype is not torch.bfloat16:
+        return f"takes bfloat16 only, not {case.dtype} and {case.weight_dtype}"
+    step = ALIGNMENT // case.dtype.itemsize
+    if case.in_features % step or case.out_features % step:
+        return f"widths {case.in_features} and {case.out_features} are not both multiples of {step}"
+    return None
+
+
+REGISTRY.register(Implementation("reference", OP.name, ("*",), grouped_linear_reference))
+REGISTRY.register(
+    Implementation(
+        name="grouped_mm",
+        op=OP.name,
+        devices=("cuda",),
+        fn="loong_kernels.ops.grouped_linear.grouped_mm:grouped_linear_grouped_mm",
+        priority=50,
+        supports=_grouped_mm_supports,
+        needs="an NVIDIA GPU and bfloat16",
+    )
+)

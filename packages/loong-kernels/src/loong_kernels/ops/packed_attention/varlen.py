@@ -1,0 +1,16 @@
+"""Packed attention by torch's variable-length flash attention: one launch, no padding, no wait for the host."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
+
+
+def packed_attention_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_seqlen: int, causal: bool, scale: float
+) -> Tensor:
+    """The op by `torch.nn.attention.varlen`; see `loong_kernels.packed_attention` for the meaning."""
+    window = (-1, 0) if causal else (-1, -1)
+    return varlen_attn(  # type: ignore[return-value]
+        q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, scale=scale, window_size=window
+    )

@@ -1,0 +1,13 @@
+"""Arithmetic of tiles and launch grids."""
+
+from __future__ import annotations
+
+
+def tiles_over(total: int, tile: int) -> int:
+    """How many tiles of `tile` cover `total`."""
+    return -(-total // tile)
+
+
+def covering_power_of_two(size: int) -> int:
+    """The smallest power of two that is at least `size`, itself at least 1: what a Triton range must be."""
+    return 1 << max(size - 1, 0).bit_length()
