@@ -1,0 +1,1 @@
+"""The `loong` command, and what the commands of other packages share with it."""
