@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ class Family:
         configs: folder of named sizes, each a `config.json` called `NAME.json`; None if it ships none.
         transformers_class: name of the class that opens an export, None where transformers has none.
         harmless_tensors: patterns of tensors that checkpoints may hold beside the weights, without effect on the model.
+        tied_tensors: second copies of the table that checkpoints of tied models may hold: name to the first's name.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Family:
     configs: Traversable | None = None
     transformers_class: str | None = None
     harmless_tensors: tuple[str, ...] = ()
+    tied_tensors: Mapping[str, str] = field(default_factory=dict)
 
     def named_configs(self) -> dict[str, dict[str, Any]]:
         """Each shipped size's `config.json`, by name."""

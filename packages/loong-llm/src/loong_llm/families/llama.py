@@ -55,4 +55,5 @@ LLAMA = Family(
     configs=files("loong_llm") / "configs" / "llama",
     transformers_class="LlamaForCausalLM",
     harmless_tensors=(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
+    tied_tensors={"lm_head.weight": "model.embed_tokens.weight"},
 )

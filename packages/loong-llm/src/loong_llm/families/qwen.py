@@ -98,4 +98,5 @@ QWEN = Family(
     weight_map=_weight_map,
     configs=files("loong_llm") / "configs" / "qwen",
     harmless_tensors=(r"transformer\.rotary_emb\.inv_freq", r"transformer\.h\.\d+\.attn\.(masked_)?bias"),
+    tied_tensors={"lm_head.weight": "transformer.wte.weight"},
 )

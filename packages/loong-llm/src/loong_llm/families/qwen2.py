@@ -55,4 +55,5 @@ QWEN2 = Family(
     configs=files("loong_llm") / "configs" / "qwen2",
     transformers_class="Qwen2ForCausalLM",
     harmless_tensors=(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
+    tied_tensors={"lm_head.weight": "model.embed_tokens.weight"},
 )

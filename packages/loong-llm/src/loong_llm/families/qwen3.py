@@ -57,4 +57,5 @@ QWEN3 = Family(
     configs=files("loong_llm") / "configs" / "qwen3",
     transformers_class="Qwen3ForCausalLM",
     harmless_tensors=(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
+    tied_tensors={"lm_head.weight": "model.embed_tokens.weight"},
 )

@@ -1,0 +1,201 @@
+"""Reading a Hugging Face model folder: headers first, then only the bytes that are wanted.
+
+Opening a folder reads `config.json` and the safetensors headers. `read` maps a file into memory and copies one box of
+one tensor out of it, so host memory never holds more than what a rank asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from loong_core.checkpoint.hf_format import DTYPES, StoredTensor, read_header
+from loong_core.checkpoint.pieces import Piece
+from loong_core.errors import Fault, UserError
+
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+_SHOWN_FAULTS = 40
+_PICKLES = ("*.bin", "*.pt", "*.pth")
+_LOADABLE = ("BF16", "F16", "F32", "F64")
+_OTHER_MODEL = "is config.json of this model?"
+
+
+class WeightsError(UserError):
+    """A folder's weights cannot be used: every fault found, together.
+
+    Attributes:
+        faults: file, tensor and numbers of each.
+    """
+
+    def __init__(self, folder: Path, faults: list[Fault]) -> None:
+        self.faults = faults
+        shown = [f"  - {fault}" for fault in faults[:_SHOWN_FAULTS]]
+        if len(faults) > _SHOWN_FAULTS:
+            shown.append(f"  - and {len(faults) - _SHOWN_FAULTS} more")
+        count = f"{len(faults)} fault" + ("s" if len(faults) != 1 else "")
+        super().__init__(f"{count} in the weights of {folder}:\n" + "\n".join(shown))
+
+
+class HFFolder:
+    """A folder with `config.json` and, perhaps, safetensors files.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        UserError: if the folder or its `config.json` is not there or not readable.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise UserError(f"{self.path} is not a folder")
+        self.config = read_json(self.path / "config.json")
+        self._open: dict[Path, Any] = {}
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are files of weights or an index of some; also of kinds that are not read."""
+        patterns = (INDEX_FILE, "*.safetensors", *_PICKLES)
+        return any(True for pattern in patterns for _ in self.path.glob(pattern))
+
+    @cached_property
+    def tensors(self) -> dict[str, StoredTensor]:
+        """Every stored tensor by name.
+
+        Raises:
+            WeightsError: if files are missing, truncated, or at odds with the index.
+            UserError: if there are no safetensors files.
+        """
+        found, faults = self._headers
+        if faults:
+            raise WeightsError(self.path, faults)
+        return found
+
+    def check(
+        self,
+        expected: Mapping[str, tuple[int, ...]],
+        *,
+        optional: Mapping[str, tuple[int, ...]] | None = None,
+        harmless: Iterable[str] = (),
+    ) -> None:
+        """Compare the stored tensors with a model's.
+
+        Args:
+            expected: shape by name of those that must be there.
+            optional: of those that may be.
+            harmless: patterns of further names that may be there, in any shape.
+
+        Raises:
+            WeightsError: with every missing, extra and wrong-shaped tensor, and every faulty file.
+        """
+        stored, file_faults = self._headers
+        known = {**expected, **(optional or {})}
+        patterns = [re.compile(pattern) for pattern in harmless]
+        faults = list(file_faults)
+        for name in expected.keys() - stored.keys():
+            faults.append(Fault(str(self.path), f"{name} {list(expected[name])} is missing", _OTHER_MODEL))
+        for name, tensor in stored.items():
+            shape, what = known.get(name), None
+            if shape is None:
+                if not any(pattern.fullmatch(name) for pattern in patterns):
+                    what = f"{name} {list(tensor.shape)} is not a tensor of the model that config.json describes"
+            elif tensor.shape != shape:
+                what = f"{name} is {list(tensor.shape)}, by config.json it is {list(shape)}"
+            elif tensor.dtype not in _LOADABLE:
+                what = f"{name} is stored as {tensor.dtype}; {', '.join(_LOADABLE)} are read"
+            if what:
+                faults.append(Fault(str(tensor.file), what, _OTHER_MODEL))
+        if faults:
+            raise WeightsError(self.path, sorted(faults, key=str))
+
+    def read(self, piece: Piece) -> Tensor:
+        """The values of one box of a stored tensor, in its stored dtype, on the host.
+
+        Raises:
+            KeyError: if no tensor has the piece's name.
+        """
+        stored = self.tensors[piece.name]
+        if stored.file not in self._open:
+            self._open[stored.file] = safe_open(stored.file, framework="pt")
+        if piece.is_whole:
+            return self._open[stored.file].get_tensor(piece.name)
+        if 0 in piece.sizes:
+            return torch.empty(piece.sizes, dtype=DTYPES[stored.dtype])
+        return self._open[stored.file].get_slice(piece.name)[piece.slices]
+
+    def not_finite(self, piece: Piece, values: Tensor) -> Fault | None:
+        """A fault that counts the NaN and Inf among values read, or None if there are none."""
+        if bool(torch.isfinite(values).all()):
+            return None
+        nan, inf = int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
+        where = "" if piece.is_whole else f" in {piece.sizes} at {piece.offsets}"
+        what = f"{piece.name}{where} has {nan} NaN and {inf} Inf among {values.numel()} numbers"
+        return Fault(str(self.tensors[piece.name].file), what, "take another copy of the checkpoint")
+
+    @cached_property
+    def _headers(self) -> tuple[dict[str, StoredTensor], list[Fault]]:
+        """Every stored tensor, and every fault of the files."""
+        index = self.path / INDEX_FILE
+        indexed: dict[str, str] = read_json(index).get("weight_map", {}) if index.is_file() else {}
+        files = sorted(self.path / name for name in set(indexed.values())) or sorted(self.path.glob("*.safetensors"))
+        if not files:
+            raise UserError(_no_weights(self.path))
+        found: dict[str, StoredTensor] = {}
+        faults: list[Fault] = []
+        for file in files:
+            if not file.is_file():
+                count = sum(name == file.name for name in indexed.values())
+                faults.append(Fault(str(file), f"is missing; {INDEX_FILE} places {count} tensors in it"))
+                continue
+            here, wrong = read_header(file)
+            faults += wrong
+            faults += [
+                Fault(str(file), f"{name} is also in {found[name].file.name}", "keep one of them")
+                for name in here.keys() & found.keys()
+            ]
+            if not wrong:
+                faults += [
+                    Fault(str(file), f"{name} is not in it, though {INDEX_FILE} places it there")
+                    for name, place in indexed.items()
+                    if place == file.name and name not in here
+                ]
+            found |= here
+        return found, faults
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        UserError: if the file is not there or does not hold one.
+    """
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file} is missing") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{file} holds a {type(value).__name__}, not a JSON object")
+    return value
+
+
+def _no_weights(folder: Path) -> str:
+    pickled = sorted(file.name for pattern in _PICKLES for file in folder.glob(pattern))
+    if pickled:
+        return (
+            f"{folder} has its weights in {pickled[0]}, a pickle, which can run code when opened and is not read; "
+            "convert it to safetensors on a machine where you trust it (transformers: "
+            "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(OTHER_DIR))"
+        )
+    return f"{folder} has no .safetensors file"
