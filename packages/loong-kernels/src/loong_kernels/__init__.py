@@ -1,10 +1,29 @@
 """Ops for training: a PyTorch reference for each, and faster implementations behind one registry."""
 
 from loong_kernels.ops.attention import attention
+from loong_kernels.ops.expert_permutation import (
+    ExpertOrder,
+    combine_from_experts,
+    order_by_expert,
+    permute_to_experts,
+)
+from loong_kernels.ops.grouped_linear import grouped_linear
 from loong_kernels.ops.linear_cross_entropy import linear_cross_entropy
 from loong_kernels.ops.packed_attention import packed_attention
 from loong_kernels.ops.rms_norm import rms_norm
 from loong_kernels.ops.rotary import rotary
 from loong_kernels.ops.swiglu import swiglu
 
-__all__ = ["attention", "linear_cross_entropy", "packed_attention", "rms_norm", "rotary", "swiglu"]
+__all__ = [
+    "ExpertOrder",
+    "attention",
+    "combine_from_experts",
+    "grouped_linear",
+    "linear_cross_entropy",
+    "order_by_expert",
+    "packed_attention",
+    "permute_to_experts",
+    "rms_norm",
+    "rotary",
+    "swiglu",
+]

@@ -1,7 +1,7 @@
 """Taking tokens to their experts and back: three ops around the experts' products, none of which waits for the device.
 
-`order_by_expert` turns the router's choices into an `ExpertOrder`; `permute_to_experts` lays a copy of each token into a
-row of each expert it chose; `combine_from_experts` brings the experts' results back and adds them up by their weights.
+`order_by_expert` turns the router's choices into an `ExpertOrder`; `permute_to_experts` lays a copy of each token into
+a row of each expert it chose; `combine_from_experts` brings the results back and adds them up by their weights.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ def permute_to_experts(x: Tensor, order: ExpertOrder) -> Tensor:
         rows, accumulated in float32 (float64 for float64).
     """
     _check_tokens("permute_to_experts", x, order)
+    if x.shape[0] == 0:
+        return x.new_zeros(order.choice_of_row.shape[0], x.shape[1])
     return PERMUTE.serve(_permutation_case(x, order))(x, order)
 
 
