@@ -68,6 +68,7 @@ class ParallelContext:
     world_size: int = 1
     first_rank: int = 0
     _megatron: Mapping[str, dist.ProcessGroup | None] = field(default_factory=dict, repr=False)
+    _replicas: dict[int, Axis] = field(default_factory=dict, repr=False)
 
     @property
     def sequence_parallel(self) -> bool:
@@ -136,9 +137,12 @@ class ParallelContext:
             raise ValueError(f"{copies} copies do not divide layout.tensor={self.tensor.size}")
         if copies == 1 or self.tensor.group is None:
             return ALONE
-        first = self.tensor.rank - self.tensor.rank % copies
-        ranks = dist.get_process_group_ranks(self.tensor.group)[first : first + copies]
-        return Axis(dist.new_group(ranks, use_local_synchronization=True), self.tensor.rank - first, copies)
+        if copies not in self._replicas:  # one group for all layers
+            first = self.tensor.rank - self.tensor.rank % copies
+            ranks = dist.get_process_group_ranks(self.tensor.group)[first : first + copies]
+            group = dist.new_group(ranks, use_local_synchronization=True)
+            self._replicas[copies] = Axis(group, self.tensor.rank - first, copies)
+        return self._replicas[copies]
 
     @cached_property
     def process_groups(self) -> ProcessGroupCollection:
