@@ -32,7 +32,7 @@ class LossTerms:
 
 
 class ForwardStep(Protocol):
-    """A recipe's forward: `(model, batch, hidden)` to `LossTerms` on the last pipeline stage, else to the hidden states.
+    """A recipe's forward: `(model, batch, hidden)` to `LossTerms` on the last pipeline stage, else to hidden states.
 
     `hidden` is what the previous stage sent, `[tokens, hidden_size]`, or None on the first stage.
     """
@@ -61,6 +61,9 @@ class Engine(ABC):
     stages: list[nn.Module]
     """This rank's modules, one a virtual pipeline stage, unwrapped."""
 
+    updates: int
+    """Optimizer steps taken so far; a checkpoint keeps it, since Adam's bias correction depends on it."""
+
     @abstractmethod
     def accumulate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
         """Forward and backward over this data rank's microbatches; gradients are then the global batch's mean's."""
@@ -83,15 +86,24 @@ class Engine(ABC):
 
     @abstractmethod
     def state_pieces(self, *, optimizer: bool = True) -> Iterator[StatePiece]:
-        """This rank's share of the run's state in canonical (Hugging Face) names; each element of the state is
-        yielded by at least one rank. Tensors are borrowed: a caller that keeps one past the next step clones it.
+        """This rank's share of the run's state, in boxes of canonical (Hugging Face) tensors.
 
-        With `optimizer`, weights are the optimizer's fp32 main weights where it keeps some, with its moments.
+        Each element of the state is yielded by at least one rank. Tensors are borrowed: a caller that keeps one past
+        the next step clones it. Weights are the optimizer's float32 main weights where it keeps some; with
+        `optimizer`, its moments are yielded too.
         """
 
     @abstractmethod
     def load_state(self, read: Callable[[StatePiece], Tensor | None], *, optimizer: bool = True) -> None:
         """Fill this rank's share; `read` is given each piece wanted (its `tensor` unset) and returns its values."""
+
+    @abstractmethod
+    def set_updates(self, updates: int) -> None:
+        """Continue from this many optimizer steps."""
+
+    @abstractmethod
+    def gradient_pieces(self) -> Iterator[StatePiece]:
+        """This rank's share of the accumulated gradients (kind `gradient`), before clipping; as `state_pieces`."""
 
     @abstractmethod
     def weight_pieces(self) -> Iterable[StatePiece]:

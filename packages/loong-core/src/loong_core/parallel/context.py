@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from loong_core.errors import ConfigError
 from loong_core.parallel.layout import Groups, Layout
+from loong_core.parallel.megatron_import import import_megatron
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -49,6 +50,8 @@ class ParallelContext:
         device: where this rank's tensors live.
         tensor, pipeline, context, data: the axes of dense layers.
         data_context: data and context together: ranks that hold the same dense weights.
+        shard, replicate: data and context divided another way: ranks that share one copy of the optimizer's state, and
+            ranks that hold copies of the same part of it.
         expert, expert_tensor, expert_data: the axes of experts, a second factoring of the same ranks.
         rank, world_size: this rank among the component's ranks.
         first_rank: number of the component's first rank in the world.
@@ -61,6 +64,8 @@ class ParallelContext:
     context: Axis = ALONE
     data: Axis = ALONE
     data_context: Axis = ALONE
+    shard: Axis = ALONE
+    replicate: Axis = ALONE
     expert: Axis = ALONE
     expert_tensor: Axis = ALONE
     expert_data: Axis = ALONE
@@ -117,7 +122,7 @@ class ParallelContext:
         return ParallelContext(
             layout,
             torch.device(device),
-            **axes,
+            **axes,  # type: ignore[arg-type]
             rank=dist.get_rank() - first_rank,
             world_size=world_size,
             first_rank=first_rank,
@@ -149,6 +154,7 @@ class ParallelContext:
         """Megatron's collection with every field set: one it finds unset means "skip" or "the whole world" to it."""
         if not self._megatron:
             raise RuntimeError("ParallelContext.single has no process groups: use ParallelContext.build for megatron")
+        import_megatron()
         from megatron.core.process_groups_config import ProcessGroupCollection
 
         groups: dict[str, Any] = dict(self._megatron) | {"hcp": None, "dp_cp_ag": None, "expt_dp_ag": None}
@@ -161,6 +167,8 @@ _AXES: dict[str, tuple[str, ...]] = {
     "context": ("context",),
     "data": ("data",),
     "data_context": ("context", "data"),
+    "shard": ("shard",),
+    "replicate": ("replicate",),
     "expert": ("expert",),
     "expert_tensor": ("expert_tensor",),
     "expert_data": ("expert_data",),
@@ -227,5 +235,6 @@ class _GroupMaker:
     def _of(self, partition: Groups) -> dist.ProcessGroup | None:
         key = tuple(tuple(group) for group in partition)
         if key not in self._made:
-            self._made[key] = dist.new_subgroups_by_enumeration(partition)[0]
+            group = dist.new_subgroups_by_enumeration(partition)[0]
+            self._made[key] = group if isinstance(group, dist.ProcessGroup) else None
         return self._made[key]

@@ -65,6 +65,7 @@ class RankPool:
                 `timeout` seconds. Ranks that do not answer soon after another has failed are ended and started anew
                 for the next call.
         """
+        __tracebackhide__ = True
         if world_size > self.ranks:
             raise ValueError(f"{world_size} ranks asked of a pool of {self.ranks}")
         while len(self._started) < world_size:
@@ -78,6 +79,7 @@ class RankPool:
         return self._collect(world_size, timeout)
 
     def _collect(self, world_size: int, timeout: float) -> list[Any]:
+        __tracebackhide__ = True  # pytest then shows the test's line and the rank's traceback
         results: dict[int, Any] = {}
         failures: dict[int, str] = {}
         waiting = {started.pipe: rank for rank, started in enumerate(self._started[:world_size])}
@@ -169,7 +171,7 @@ def _call(
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT="0",
     )
-    store = dist.FileStore(meeting_place, world_size)
+    store = dist.FileStore(meeting_place, world_size)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     try:
         return function(*pickle.loads(arguments))

@@ -88,7 +88,8 @@ def initialise_from_env(device: Device, *, timeout: timedelta = DEFAULT_TIMEOUT)
     else:
         # megatron's HyperCommGrid reads WORLD_SIZE before it asks torch.distributed; here both must say 1.
         os.environ.setdefault("WORLD_SIZE", "1")
-        dist.init_process_group(backend, timeout=timeout, rank=0, world_size=1, store=dist.HashStore())
+        store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group(backend, timeout=timeout, rank=0, world_size=1, store=store)
     return place, bound
 
 

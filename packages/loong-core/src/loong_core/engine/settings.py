@@ -1,0 +1,55 @@
+"""How an engine computes and updates: precision, AdamW, clipping, and what communication overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+Precision = Literal["fp32", "bf16", "fp64"]
+
+
+def decays_matrices(name: str, parameter: nn.Parameter) -> bool:
+    """The usual decay rule by parameter kind: matrices and tables decay, norms and biases do not."""
+    return parameter.ndim >= 2
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What both engines take.
+
+    Attributes:
+        precision: `bf16` computes in bfloat16 with float32 main weights, gradients and moments; `fp32` is float32
+            throughout; `fp64` is for comparing losses and gradients only: there is then no optimizer.
+        weight_decay: AdamW's decoupled decay, multiplied by the learning rate.
+        betas: decay rates of AdamW's two moments.
+        eps: added to the root of the second moment.
+        clip_grad: Euclidean norm that gradients are scaled down to; 0 never clips.
+        decays: whether a parameter (module name, parameter) decays.
+        overlap_grad_reduce: reduce gradients over data ranks while backward goes on.
+        overlap_param_gather: gather updated weights while the next forward goes on.
+        bucket_size: elements communicated at once when overlapping; the engine's own choice where None.
+    """
+
+    precision: Precision = "fp32"
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    clip_grad: float = 1.0
+    decays: Callable[[str, nn.Parameter], bool] = decays_matrices
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    bucket_size: int | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What activations and the weights used in forward are in."""
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}[self.precision]
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether steps can be applied."""
+        return self.precision != "fp64"

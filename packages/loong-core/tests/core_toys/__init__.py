@@ -1,0 +1,1 @@
+"""Small models and batches that tests share."""
