@@ -11,7 +11,8 @@ With `attend_across_documents` the documents are laid end to end first and the w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class HeldOut:
     def microbatches(
         self, *, micro_batch_size: int, data_rank: int = 0, data_size: int = 1, rows: int | None = None
     ) -> list[PackedBatch]:
-        """One data rank's share, the same number of microbatches on every rank.
+        """One data rank's share, in a fixed order and the same number of microbatches on every rank.
 
         Args:
             micro_batch_size: rows of a microbatch.
@@ -100,10 +101,10 @@ class HeldOut:
             data_size: into how many shares the rows are dealt.
             rows: use only so many, evenly spaced over all; None: all. Where the rows do not come out even, rows
                 without labels fill up.
-
-        Returns:
-            The share's microbatches, in a fixed order.
         """
+        return list(self._share(micro_batch_size, data_rank, data_size, rows))
+
+    def _share(self, micro_batch_size: int, data_rank: int, data_size: int, rows: int | None) -> Iterator[PackedBatch]:
         chosen = list(range(len(self)))
         if rows is not None and rows < len(self):
             chosen = [index * len(self) // rows for index in range(rows)]
@@ -113,8 +114,21 @@ class HeldOut:
             np.full(self.sequence_length, IGNORED_LABEL, np.int64),
             [self.sequence_length],
         )
-        batches = []
         for first in range(data_rank * micro_batch_size, -(-len(chosen) // stride) * stride, stride):
             own = [self.row(index) for index in chosen[first : first + micro_batch_size]]
-            batches.append(pack(own + [empty] * (micro_batch_size - len(own))))
-        return batches
+            yield pack(own + [empty] * (micro_batch_size - len(own)))
+
+    def steps(
+        self,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int,
+        data_rank: int = 0,
+        data_size: int = 1,
+        steps: int | None = None,
+    ) -> Iterator[list[PackedBatch]]:
+        """`microbatches` in lists of at most a global batch each; with `steps`, rows for so many global batches."""
+        rows = None if steps is None else steps * global_batch_size
+        share = self._share(micro_batch_size, data_rank, data_size, rows)
+        for step in itertools.batched(share, max(global_batch_size // (micro_batch_size * data_size), 1)):
+            yield list(step)
