@@ -10,6 +10,9 @@ from loong_core.nn.attention import Attention
 from loong_core.nn.decoder_config import BlockConfig
 from loong_core.nn.feed_forward import FeedForward
 from loong_core.nn.key_value_cache import KeyValueCache
+from loong_core.nn.moe.config import MoEConfig
+from loong_core.nn.moe.layer import MixtureOfExperts
+from loong_core.nn.moe.load import RoutingRecord
 from loong_core.nn.norm import RMSNorm
 from loong_core.parallel.context import ParallelContext
 
@@ -30,11 +33,22 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(hidden_size, norm_eps, context, dtype)
         self.attention = Attention(hidden_size, config.mixer, norm_eps, context, dtype, layer)
         self.feed_forward_norm = RMSNorm(hidden_size, norm_eps, context, dtype)
-        self.feed_forward = FeedForward(hidden_size, config.feed_forward, context, dtype)
+        if isinstance(config.feed_forward, MoEConfig):
+            self.feed_forward = MixtureOfExperts(hidden_size, config.feed_forward, context, dtype, layer)
+        else:
+            self.feed_forward = FeedForward(hidden_size, config.feed_forward, context, dtype)
 
     def forward(
-        self, x: Tensor, batch: PackedBatch, rotation: tuple[Tensor, Tensor], cache: KeyValueCache | None = None
+        self,
+        x: Tensor,
+        batch: PackedBatch,
+        rotation: tuple[Tensor, Tensor],
+        cache: KeyValueCache | None = None,
+        record: RoutingRecord | None = None,
     ) -> Tensor:
-        """Transform this rank's run of the batch's tokens, `[tokens / tensor, hidden_size]`; see `Attention`."""
+        """Transform this rank's run of the batch's tokens, `[tokens / tensor, hidden_size]`.
+
+        See `Attention` and `MixtureOfExperts` for the arguments.
+        """
         x = x + self.attention(self.attention_norm(x), batch, rotation, cache)
-        return x + self.feed_forward(self.feed_forward_norm(x), batch.tokens.shape[0])
+        return x + self.feed_forward(self.feed_forward_norm(x), batch.tokens.shape[0], record)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from loong_core.data.batch import PackedBatch
+from loong_core.data.batch import IGNORED_LABEL, PackedBatch
 from loong_core.nn.block import Block
 from loong_core.nn.decoder_config import DecoderConfig, RotaryConfig
 from loong_core.nn.key_value_cache import KeyValueCache
+from loong_core.nn.moe.load import RoutingRecord
 from loong_core.nn.norm import RMSNorm
 from loong_core.nn.rotary import Rotary
 from loong_core.nn.vocabulary import VocabularyParallelEmbedding, VocabularyParallelHead
@@ -43,6 +44,13 @@ class Decoder(nn.Module):
         super().__init__()
         if context.context.size > 1:
             raise ValueError(f"attention cannot share a sequence among {context.context.size} ranks: layout.context=1")
+        if context.pipeline.size > 1 and any(
+            each.router.aux_coefficient and each.router.aux_scope == "model" for each in config.mixtures
+        ):
+            raise ValueError(
+                f"{context.pipeline.size} pipeline ranks, each with some of the layers, cannot take an auxiliary loss over "
+                "all layers together: choose the scope 'layer'"
+            )
         self.config = config
         self.parallel = context
         width, vocabulary = config.hidden_size, config.vocab_size
@@ -89,9 +97,13 @@ class Decoder(nn.Module):
 
         Returns:
             With a head the loss of each token, `[tokens]` float32 (float64 for a float64 model), 0 where the label is
-            ignored; without one this stage's hidden states, shaped as `hidden`.
+            ignored; without one this stage's hidden states, shaped as `hidden`. Auxiliary losses of routers are not in
+            it: their gradients join in backward, in the unit of the sum over tokens.
         """
-        x = self._transform(batch, hidden)
+        record = None
+        if self.config.mixtures and torch.is_grad_enabled():
+            record = RoutingRecord((batch.labels != IGNORED_LABEL).sum(), len(self.config.mixtures))
+        x = self._transform(batch, hidden, record=record)
         return x if self.norm is None or self.head is None else self.head(self.norm(x), batch.labels)
 
     def logits(self, batch: PackedBatch, hidden: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
@@ -112,12 +124,23 @@ class Decoder(nn.Module):
             cache.advance(batch)
         return self.head.logits(self.norm(x), batch.tokens.shape[0])
 
-    def _transform(self, batch: PackedBatch, hidden: Tensor | None, cache: KeyValueCache | None = None) -> Tensor:
+    @property
+    def has_routers(self) -> bool:
+        """Whether the model has routers, on this stage or another."""
+        return bool(self.config.mixtures)
+
+    def _transform(
+        self,
+        batch: PackedBatch,
+        hidden: Tensor | None,
+        cache: KeyValueCache | None = None,
+        record: RoutingRecord | None = None,
+    ) -> Tensor:
         """Embedding (on the stage that has it) and blocks."""
         x = self.embedding(batch.tokens) if self.embedding is not None else hidden
         if x is None:
             raise ValueError("this pipeline stage has no embedding and was given no hidden states")
         rotations = {config: rotary.tables(batch.position_ids, x.dtype) for config, rotary in self._rotaries.items()}
         for number, block in self.layers.items():
-            x = block(x, batch, rotations[self.config.blocks[int(number)].mixer.rotary], cache)
+            x = block(x, batch, rotations[self.config.blocks[int(number)].mixer.rotary], cache, record)
         return x

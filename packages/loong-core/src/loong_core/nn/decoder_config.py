@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loong_core.nn.moe.config import MoEConfig
+
 
 @dataclass(frozen=True)
 class LinearScaling:
@@ -112,7 +114,7 @@ class BlockConfig:
     """One pre-norm residual block: `x + mixer(norm(x))`, then `x + feed_forward(norm(x))`."""
 
     mixer: AttentionConfig
-    feed_forward: FeedForwardConfig
+    feed_forward: FeedForwardConfig | MoEConfig
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,14 @@ class DecoderConfig:
         return self.blocks[0].mixer
 
     @property
-    def feed_forward(self) -> FeedForwardConfig:
+    def feed_forward(self) -> FeedForwardConfig | MoEConfig:
         """The first block's feed-forward."""
         return self.blocks[0].feed_forward
+
+    @property
+    def mixtures(self) -> tuple[MoEConfig, ...]:
+        """The feed-forwards that are mixtures of experts, in the order of the layers; empty in a dense model."""
+        return tuple(block.feed_forward for block in self.blocks if isinstance(block.feed_forward, MoEConfig))
 
     def parameter_count(self) -> int:
         """How many parameters the model has, a tied table counted once."""

@@ -28,6 +28,6 @@ class FeedForward(nn.Module):
         self.gate_up = ColumnParallelLinear(hidden_size, 2 * local, config.bias, context, dtype)
         self.down = RowParallelLinear(local, hidden_size, config.bias, context, dtype)
 
-    def forward(self, x: Tensor, tokens: int) -> Tensor:
-        """Transform this rank's run of `tokens` tokens, `[tokens / tensor, hidden_size]`."""
+    def forward(self, x: Tensor, tokens: int, record: object = None) -> Tensor:
+        """Transform this rank's run of `tokens` tokens, `[tokens / tensor, hidden_size]`; no router is here to record."""
         return self.down(swiglu(self.gate_up(gather_tokens(x, self.axis, tokens))))

@@ -48,6 +48,13 @@ class ConfigReader:
         self.fault(key, f"is {value!r}", "true or false is wanted")
         return False
 
+    def kv_heads(self, heads: int) -> int:
+        """`num_key_value_heads`, by default as many as heads, which they divide."""
+        value = self.integer("num_key_value_heads", heads)
+        if heads % value:
+            self.fault("num_key_value_heads", f"{value} does not divide {heads} heads")
+        return value
+
     def only(self, key: str, *allowed: Any) -> None:
         """Refuse a key, if it is there, whose value would change the model in a way that the family does not build."""
         value = self.hf.get(key, allowed[0])

@@ -19,7 +19,7 @@ def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
     head_dim = read.integer("head_dim", hidden // heads)
     attention = AttentionConfig(
         num_heads=heads,
-        num_kv_heads=read.integer("num_key_value_heads", heads),
+        num_kv_heads=read.kv_heads(heads),
         head_dim=head_dim,
         rotary=read.rotary(head_dim),
         qkv_bias=True,

@@ -20,7 +20,7 @@ def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
     bias = read.flag("attention_bias", False)
     attention = AttentionConfig(
         num_heads=heads,
-        num_kv_heads=read.integer("num_key_value_heads", heads),
+        num_kv_heads=read.kv_heads(heads),
         head_dim=head_dim,
         rotary=read.rotary(head_dim),
         qkv_bias=bias,
