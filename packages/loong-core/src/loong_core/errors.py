@@ -55,3 +55,7 @@ class ConfigError(UserError):
         self.faults = faults
         count = f"{len(faults)} fault" + ("s" if len(faults) != 1 else "")
         super().__init__(f"{count} in the configuration:\n" + "\n".join(f"  - {fault}" for fault in faults))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Fault]]]:
+        """Pickled by its faults: errors travel between ranks."""
+        return type(self), (self.faults,)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-
-from loong_core.errors import LoongError
 
 
 def largest(values: Sequence[float]) -> list[float]:
@@ -28,22 +25,3 @@ def ranks_where(flag: bool) -> list[int]:
     flags[dist.get_rank()] = float(flag)
     dist.all_reduce(flags)
     return flags.nonzero().flatten().tolist()
-
-
-def on_first_rank[Result](action: Callable[[], Result]) -> Result:
-    """What `action` returns on rank 0, on every rank; likewise the LoongError it raises. Collective.
-
-    Without this, ranks that wait for a rank 0 that has refused the run would wait for their time-out.
-    """
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return action()
-    told: list[Any] = [None, None]
-    if dist.get_rank() == 0:
-        try:
-            told = [action(), None]
-        except LoongError as error:
-            told = [None, error]
-    dist.broadcast_object_list(told, src=0)
-    if told[1] is not None:
-        raise told[1]
-    return told[0]

@@ -5,24 +5,23 @@ A recipe opens a run, builds its model and data with it, and hands both to `loon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import torch
 
-import loong_kernels
 from loong_core.config import RunConfig, RunFolder
+from loong_core.data.shared_build import from_first_rank
 from loong_core.device import Device, apply_environment, select
+from loong_core.engine.settings import EngineSettings
+from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_core.parallel.ranks import RankPlace, initialise_from_env, leave
-from loong_core.train.agreement import on_first_rank
 from loong_core.train.reporter import Reporter
-
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+from loong_kernels import registry
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,21 @@ class Run:
     reporter: Reporter
 
     @property
+    def engine_settings(self) -> EngineSettings:
+        """The `train` section and the precision, as engines take them."""
+        train = self.config.train
+        return EngineSettings(
+            precision=self.config.precision,
+            weight_decay=train.weight_decay,
+            betas=(train.beta1, train.beta2),
+            eps=train.eps,
+            clip_grad=train.clip_grad,
+        )
+
+    @property
     def dtype(self) -> torch.dtype:
         """What forward and backward compute in."""
-        return PRECISIONS[self.config.precision]
+        return self.engine_settings.dtype
 
     @property
     def peak_flops(self) -> float | None:
@@ -65,33 +76,26 @@ def open_run(config: RunConfig) -> Iterator[Run]:
     """Join the ranks, claim the run folder and write its `run.yaml`; on leaving, close what was opened. Collective.
 
     Raises:
-        UserError: the device cannot be had, the folder belongs to another run, or another process is running in it.
+        UserError: the device cannot be had, the folder belongs to another run, or another process is training in it.
     """
     selection = select(config.device)
     apply_environment(selection.device)
-    place, torch_device = initialise_from_env(selection.device)
-    folder = RunFolder(Path(config.output).expanduser())
-    lock: TextIO | None = None
-    reporter: Reporter | None = None
+    if config.precision == "bf16" and not selection.device.capabilities().bf16:
+        raise UserError(f"precision: {selection.device.name} does not compute in bf16; set precision=fp32")
     try:
-        loong_kernels.registry.configure(config.kernels)
+        registry.configure(config.kernels, device_type=selection.device.torch_type)
+    except registry.KernelChoiceError as error:
+        raise ConfigError([Fault("kernels", each) for each in error.faults]) from error
+    with ExitStack() as stack:
+        place, torch_device = initialise_from_env(selection.device)
+        stack.callback(leave)
         context = ParallelContext.build(Layout(**config.layout.model_dump()), torch_device)
-        lock = on_first_rank_only(place, lambda: folder.claim(config))
+        folder = RunFolder(Path(config.output).expanduser())
+        # The lock stays with rank 0: a file cannot be sent to the others.
+        from_first_rank(lambda: stack.enter_context(folder.claim(config)) and None)
         reporter = Reporter(config, folder, place.rank)
+        stack.callback(reporter.close)
         selection.device.seed(config.seed)
         selection.device.reset_peak_memory()
-        reporter.say(f"device: {selection.why}; {place.world_size} rank" + ("s" if place.world_size > 1 else ""))
+        reporter.say(f"{selection.why}; {place.world_size} rank" + ("s" if place.world_size > 1 else ""))
         yield Run(config, folder, selection.device, context, place, reporter)
-    finally:
-        if reporter is not None:
-            reporter.close()
-        if lock is not None:
-            lock.close()
-        leave()
-
-
-def on_first_rank_only[Kept](place: RankPlace, action: Callable[[], Kept]) -> Kept | None:
-    """Do `action` on rank 0 and keep what it returns there; what it raises is raised on every rank. Collective."""
-    kept: list[Kept] = []
-    on_first_rank(lambda: kept.append(action()))
-    return kept[0] if place.rank == 0 else None

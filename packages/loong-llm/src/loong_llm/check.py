@@ -1,0 +1,151 @@
+"""Everything that can be known to be wrong with a run before it starts, without touching an accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loong_core.config import RunFolder
+from loong_core.config.checks import batch_faults, run_faults
+from loong_core.config.loading import Loaded
+from loong_core.data.sources import SourceSpec, resolve, weights_of
+from loong_core.device import discover
+from loong_core.errors import ConfigError, Fault, UserError
+from loong_core.parallel.layout import Layout
+from loong_kernels import registry
+from loong_llm.model import ModelSource, layout_faults, open_model
+from loong_llm.recipes.pretrain_config import DataSection, PretrainConfig
+from loong_llm.tokenizer import load_tokenizer, tokenizer_faults
+
+
+@dataclass
+class Findings:
+    """What a check found: `faults` that forbid the run, and `facts` about it for people."""
+
+    faults: list[Fault] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+def checked(loaded: Loaded[PretrainConfig], world_size: int) -> PretrainConfig:
+    """The configuration, if nothing is wrong with it.
+
+    Raises:
+        ConfigError: with every fault found.
+    """
+    if faults := check_run(loaded, world_size).faults:
+        raise ConfigError(faults)
+    return loaded.config
+
+
+def check_run(loaded: Loaded[PretrainConfig], world_size: int) -> Findings:
+    """Check a run file for `world_size` ranks; nothing is written. What a fault hides is not guessed at."""
+    config = loaded.config
+    found = Findings(list(loaded.faults))
+    found.faults += run_faults(config, loaded.given)
+    found.faults += _data_faults(config.data, loaded.given)
+    found.faults += _choice_faults(config)
+    model = None
+    if config.model.source:
+        model = _unless_faulty(found, "model", lambda: open_model(config.model.source, config.model.overrides))
+    layout = Layout(**config.layout.model_dump())
+    if model is not None:
+        found.faults += _model_faults(config, model)
+        found.faults += layout_faults(model.config, layout, world_size)
+    else:
+        found.faults += layout.faults(world_size)
+    if world_size % layout.model == 0:
+        found.faults += batch_faults(config, layout.data_for(world_size))
+    if config.output and not found.faults:
+        found.faults += RunFolder(Path(config.output).expanduser()).faults(config)
+    if model is not None and not found.faults:
+        found.facts = _facts(config, model, layout, world_size)
+    return found
+
+
+def _unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]) -> Value | None:
+    try:
+        return action()
+    except ConfigError as error:
+        found.faults += error.faults
+    except UserError as error:
+        found.faults.append(Fault(key, str(error)))
+    return None
+
+
+def _data_faults(data: DataSection, given: frozenset[str]) -> list[Fault]:
+    found = Findings()
+    for key, sources in (("data.train", data.train), ("data.validation", data.validation)):
+        for source in sources:
+            if source.path:
+                _unless_faulty(found, key, lambda path=source.path: resolve(path))
+        _unless_faulty(found, key, lambda own=sources: weights_of([SourceSpec(one.path, one.weight) for one in own]))
+    if data.validation and data.validation_fraction > 0:
+        what = f"is {data.validation_fraction} while data.validation names sources"
+        found.faults.append(Fault("data.validation_fraction", what, "keep one of the two"))
+    return found.faults
+
+
+def _choice_faults(config: PretrainConfig) -> list[Fault]:
+    faults = []
+    train, data = config.train, config.data
+    if not data.validation and data.validation_fraction == 0:
+        faults += [
+            Fault(f"train.{key}", "would be ignored: there is no validation data", "set data.validation or remove it")
+            for key, value in (("validate_every", train.validate_every), ("validation_steps", train.validation_steps))
+            if value is not None
+        ]
+    names = [found.name for found in discover()]
+    if config.device != "auto" and config.device not in names:
+        faults.append(
+            Fault("device", f"no device is called {config.device!r}", f"known here: auto, {', '.join(names)}")
+        )
+    try:
+        with registry.using(config.kernels):
+            pass
+    except registry.KernelChoiceError as error:
+        faults += [Fault("kernels", each) for each in error.faults]
+    return faults
+
+
+def _model_faults(config: PretrainConfig, model: ModelSource) -> list[Fault]:
+    found = Findings()
+    if config.model.initialise == "weights" and model.weights is None:
+        what = f"is weights, but {config.model.source} has a config and no weights"
+        found.faults.append(Fault("model.initialise", what, "set it to random, or name a folder with weights"))
+    longest = model.hf_config.get("max_position_embeddings")
+    if isinstance(longest, int) and config.data.sequence_length > longest:
+        what = f"is {config.data.sequence_length}, beyond the model's max_position_embeddings {longest}"
+        fix = "lower it, or set model.overrides.max_position_embeddings"
+        found.faults.append(Fault("data.sequence_length", what, fix))
+    tokenizer = _unless_faulty(found, "tokenizer", lambda: load_tokenizer(config.tokenizer, model.tokenizer_dir))
+    if tokenizer is not None:
+        found.faults += tokenizer_faults(tokenizer, model.config.vocab_size)
+    return found.faults
+
+
+def _facts(config: PretrainConfig, model: ModelSource, layout: Layout, world_size: int) -> dict[str, str]:
+    train, tokens = config.train, config.train.global_batch_size * config.data.sequence_length
+    data_ranks = layout.data_for(world_size)
+    parameters = model.config.parameter_count()
+    held = parameters / (layout.tensor * layout.pipeline)
+    facts = {
+        "model": f"{config.model.source}, {model.family.name} family, {parameters:,} parameters",
+        "ranks": f"{world_size}, of which {data_ranks} read different data",
+        "a step": f"{train.global_batch_size} sequences x {config.data.sequence_length} = {tokens:,} tokens, in "
+        f"{train.global_batch_size // (train.micro_batch_size * data_ranks)} microbatches a rank",
+        "length": f"{train.steps:,} steps, {train.steps * tokens:,} tokens"
+        if train.steps
+        else f"{train.epochs} epochs",
+        "memory": f"about {state_bytes(held, config.precision, data_ranks * layout.context) / 2**30:.2f} GiB a rank for "
+        "weights, gradients and optimizer, without activations",
+    }
+    if model.weights is not None and config.model.initialise != "random":
+        facts["weights"] = f"from {config.model.source}"
+    return facts
+
+
+def state_bytes(parameters: float, precision: str, optimizer_ranks: int) -> float:
+    """Bytes of a rank's weights, fp32 gradients, and its share of AdamW's fp32 moments and (bf16) main weights."""
+    weights, main = (2, 4) if precision == "bf16" else (4, 0)
+    return parameters * (weights + 4 + (8 + main) / optimizer_ranks)

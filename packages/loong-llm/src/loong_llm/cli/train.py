@@ -1,0 +1,29 @@
+"""`loong-llm train RUN.yaml [key=value ...] [--nproc N]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loong_llm.cli.run_arguments import Overrides, Ranks, RunFile
+
+
+def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> None:
+    """Train a model; the same command resumes a run that was stopped.
+
+    Status 0: done, or stopped at train.stop_at. 2: something is wrong with the run file. 3: a numerical guard stopped
+    the run. 128 + N: signal N did, and the run's state is saved.
+    """
+    from loong_core.config import load_run
+    from loong_core.parallel.launch import RankPlace, relaunch_as_ranks
+    from loong_llm.recipes.pretrain_config import PretrainConfig
+
+    place = RankPlace.from_env()
+    loaded = load_run(PretrainConfig, run_file, overrides or ())
+    from loong_llm.check import checked
+
+    config = checked(loaded, place.world_size if place.started else nproc)
+    if nproc > 1 and not place.started:
+        relaunch_as_ranks(nproc, Path(config.output).expanduser() / "logs")
+    from loong_llm.recipes.pretrain import pretrain
+
+    pretrain(config)
