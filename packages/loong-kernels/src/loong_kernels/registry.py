@@ -40,6 +40,8 @@ __all__ = [
     "ops",
     "plugins",
     "register",
+    "standing",
+    "using",
 ]
 
 logger = logging.getLogger(__name__)
@@ -51,11 +53,14 @@ class Op:
     Attributes:
         name: as in a run's `kernels:` section.
         summary: one line for a person.
+        samples: `"module:function"` that gives the calls on which its implementations are checked, see
+            `loong_kernels.conformance`.
     """
 
-    def __init__(self, name: str, summary: str, registry: Registry) -> None:
+    def __init__(self, name: str, summary: str, samples: str, registry: Registry) -> None:
         self.name = name
         self.summary = summary
+        self.samples = samples
         self._registry = registry
         self._served: dict[Any, Callable[..., Any]] = {}
 
@@ -116,11 +121,11 @@ class Registry:
 
     # What there is
 
-    def define(self, name: str, summary: str) -> Op:
-        """Add an op."""
+    def define(self, name: str, summary: str, samples: str = "") -> Op:
+        """Add an op; see `Op` for the arguments."""
         if name in self._ops:
             raise ValueError(f"an op named {name!r} exists already")
-        self._ops[name] = Op(name, summary, self)
+        self._ops[name] = Op(name, summary, samples, self)
         return self._ops[name]
 
     def register(self, implementation: Implementation) -> None:
@@ -214,6 +219,21 @@ class Registry:
         self._overrides = {op: name for op, name in overrides.items() if name != "auto"}
         self._decide_anew()
 
+    @contextmanager
+    def using(self, overrides: Mapping[str, str]) -> Iterator[None]:
+        """Within the block, these overrides in place of the configured ones; for tests and measurements.
+
+        Raises:
+            KernelChoiceError: as `configure`.
+        """
+        before = self._overrides
+        self.configure(overrides)
+        try:
+            yield
+        finally:
+            self._overrides = before
+            self._decide_anew()
+
     def decisions(self) -> list[Decision]:
         """What was decided so far, by op."""
         return sorted(self._decisions.values(), key=lambda decision: decision.op)
@@ -238,7 +258,7 @@ class Registry:
                 decision = Decision(op.name, case, candidate.name, candidate.origin, why, tuple(declined))
                 self._decisions[op.name, case] = decision
                 return decision, function
-        raise KernelChoiceError([self._nothing_serves(op.name, wanted, case)])
+        raise KernelChoiceError([self._nothing_serves(op.name, wanted, case)], tuple(declined))
 
     def first_call(self, op: Op, case: Any) -> Callable[..., Any]:
         """A function for one call of `case`: it falls back, with one logged reason, if what was chosen fails to run."""
@@ -355,3 +375,5 @@ implementations = REGISTRY.implementations
 ops = REGISTRY.ops
 plugins = REGISTRY.plugins
 register = REGISTRY.register
+standing = REGISTRY.standing
+using = REGISTRY.using

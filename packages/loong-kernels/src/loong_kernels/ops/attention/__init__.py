@@ -10,7 +10,11 @@ from torch import Tensor
 from loong_kernels.ops.attention.reference import attention_reference
 from loong_kernels.registry import REGISTRY, Implementation
 
-OP = REGISTRY.define("attention", "softmax attention of a batch of sequences of one length")
+OP = REGISTRY.define(
+    "attention",
+    "softmax attention of a batch of sequences of one length",
+    "loong_kernels.ops.attention.samples:samples",
+)
 
 
 class AttentionCase(NamedTuple):

@@ -17,9 +17,16 @@ from loong_kernels.registry import REGISTRY, Implementation
 
 __all__ = ["ExpertOrder", "combine_from_experts", "order_by_expert", "permute_to_experts"]
 
-ORDER = REGISTRY.define("order_by_expert", "the router's choices sorted by expert")
-PERMUTE = REGISTRY.define("permute_to_experts", "a copy of each token for each expert it chose, sorted by expert")
-COMBINE = REGISTRY.define("combine_from_experts", "each token's expert results added up by their weights")
+_SAMPLES = "loong_kernels.ops.expert_permutation.samples:"
+ORDER = REGISTRY.define("order_by_expert", "the router's choices sorted by expert", f"{_SAMPLES}order_samples")
+PERMUTE = REGISTRY.define(
+    "permute_to_experts",
+    "a copy of each token for each expert it chose, sorted by expert",
+    f"{_SAMPLES}permute_samples",
+)
+COMBINE = REGISTRY.define(
+    "combine_from_experts", "each token's expert results added up by their weights", f"{_SAMPLES}combine_samples"
+)
 
 
 class OrderCase(NamedTuple):

@@ -10,7 +10,9 @@ from torch import Tensor
 from loong_kernels.ops.grouped_linear.reference import grouped_linear_reference
 from loong_kernels.registry import REGISTRY, Implementation
 
-OP = REGISTRY.define("grouped_linear", "each expert's rows times its own weight")
+OP = REGISTRY.define(
+    "grouped_linear", "each expert's rows times its own weight", "loong_kernels.ops.grouped_linear.samples:samples"
+)
 
 
 class GroupedLinearCase(NamedTuple):

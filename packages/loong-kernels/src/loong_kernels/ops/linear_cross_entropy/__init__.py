@@ -16,7 +16,11 @@ from loong_kernels.triton_toolchain import register_triton, unsupported_dtype
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-OP = REGISTRY.define("linear_cross_entropy", "cross-entropy of a linear head, never holding all logits")
+OP = REGISTRY.define(
+    "linear_cross_entropy",
+    "cross-entropy of a linear head, never holding all logits",
+    "loong_kernels.ops.linear_cross_entropy.samples:samples",
+)
 
 
 class LinearCrossEntropyCase(NamedTuple):

@@ -11,7 +11,11 @@ from loong_kernels.ops.attention import HALF_DTYPES, no_nvidia_gpu
 from loong_kernels.ops.packed_attention.reference import packed_attention_reference
 from loong_kernels.registry import REGISTRY, Implementation
 
-OP = REGISTRY.define("packed_attention", "softmax attention within sequences packed end to end")
+OP = REGISTRY.define(
+    "packed_attention",
+    "softmax attention within sequences packed end to end",
+    "loong_kernels.ops.packed_attention.samples:samples",
+)
 
 
 class PackedAttentionCase(NamedTuple):

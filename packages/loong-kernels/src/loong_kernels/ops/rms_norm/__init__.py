@@ -11,7 +11,11 @@ from loong_kernels.ops.rms_norm.reference import rms_norm_reference
 from loong_kernels.registry import REGISTRY, Implementation
 from loong_kernels.triton_toolchain import register_triton, unsupported_dtype
 
-OP = REGISTRY.define("rms_norm", "vectors divided by their root mean square, times a weight")
+OP = REGISTRY.define(
+    "rms_norm",
+    "vectors divided by their root mean square, times a weight",
+    "loong_kernels.ops.rms_norm.samples:samples",
+)
 
 
 class RMSNormCase(NamedTuple):

@@ -11,7 +11,9 @@ from loong_kernels.ops.rotary.reference import rotary_reference
 from loong_kernels.registry import REGISTRY, Implementation
 from loong_kernels.triton_toolchain import register_triton, unsupported_dtype
 
-OP = REGISTRY.define("rotary", "queries and keys rotated by their positions' angles")
+OP = REGISTRY.define(
+    "rotary", "queries and keys rotated by their positions' angles", "loong_kernels.ops.rotary.samples:samples"
+)
 
 
 class RotaryCase(NamedTuple):

@@ -11,7 +11,11 @@ from loong_kernels.ops.swiglu.reference import swiglu_reference
 from loong_kernels.registry import REGISTRY, Implementation
 from loong_kernels.triton_toolchain import register_triton, unsupported_dtype
 
-OP = REGISTRY.define("swiglu", "silu of the gate times the up projection")
+OP = REGISTRY.define(
+    "swiglu",
+    "silu of the gate times the up projection",
+    "loong_kernels.ops.swiglu.samples:samples",
+)
 
 
 class SwiGLUCase(NamedTuple):
