@@ -34,7 +34,8 @@ CONFIGS = {
     "llama, all heads with keys of their own": {"model_type": "llama", **SMALL, "num_key_value_heads": 4},
     "llama, grouped queries": {"model_type": "llama", **SMALL, "rms_norm_eps": 1e-5},
     "llama, one key-value head, every bias, head_dim unlike hidden/heads": {
-        "model_type": "llama", **SMALL, "num_key_value_heads": 1, "head_dim": 10, "attention_bias": True, "mlp_bias": True,
+        "model_type": "llama", **SMALL, "num_key_value_heads": 1, "head_dim": 10,
+        "attention_bias": True, "mlp_bias": True,
     },
     "llama 3.1, scaled rotary": {"model_type": "llama", **SMALL, "rope_theta": 100.0, "rope_scaling": LLAMA3_SCALING},
     "llama, linearly scaled rotary, tied": {

@@ -15,7 +15,7 @@ from loong_core.checkpoint.hf_reader import HFFolder
 from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.nn.decoder import Decoder
-from loong_core.nn.decoder_config import DecoderConfig
+from loong_core.nn.decoder_config import DecoderConfig, FeedForwardConfig
 from loong_core.nn.initialize import initialize
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
@@ -90,11 +90,15 @@ def open_model(source: str | Path, overrides: Mapping[str, Any] | None = None) -
 
 def layout_faults(config: DecoderConfig, layout: Layout, world_size: int) -> list[Fault]:
     """Everything that keeps a layout from serving this model on `world_size` ranks."""
-    attention, width = config.attention, config.feed_forward.intermediate_size
     faults = layout.faults(
-        world_size, heads=attention.num_heads, kv_heads=attention.num_kv_heads, layers=config.num_layers, experts=0
+        world_size,
+        heads=config.attention.num_heads,
+        kv_heads=config.attention.num_kv_heads,
+        layers=config.num_layers,
+        experts=0,
     )
-    if width % layout.tensor:
+    dense = {block.feed_forward for block in config.blocks if isinstance(block.feed_forward, FeedForwardConfig)}
+    for width in sorted(each.intermediate_size for each in dense if each.intermediate_size % layout.tensor):
         faults.append(Fault("layout.tensor", f"{layout.tensor} does not divide the model's intermediate_size {width}"))
     return faults
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from loong_core.checkpoint.pieces import Piece
-from loong_core.parallel.context import ParallelContext
+from loong_core.parallel.context import Axis, ParallelContext
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Span:
     """A Hugging Face tensor, or a cut of one, within one of our parameters.
 
     Attributes:
-        name: its name, with `{layer}` where the layer's number goes.
+        name: its name, with `{layer}` where the layer's number goes, and `{expert}` where an expert's.
         shape: the whole tensor's.
         cut: how tensor ranks divide it; None where each holds all of it.
     """
@@ -70,9 +70,9 @@ class Span:
     shape: tuple[int, ...]
     cut: Cut | None = None
 
-    def piece(self, layer: int, rank: int, size: int) -> Piece:
+    def piece(self, layer: int, rank: int, size: int, expert: int = 0) -> Piece:
         """The box that tensor rank `rank` of `size` holds."""
-        name = self.name.format(layer=layer)
+        name = self.name.format(layer=layer, expert=expert)
         if self.cut is None:
             return Piece.whole(name, self.shape)
         offsets, sizes = [0] * len(self.shape), list(self.shape)
@@ -89,14 +89,27 @@ class Span:
 
 @dataclass(frozen=True)
 class Rule:
-    """One of our parameters: its name, with `{layer}` for the layer's number, and what lies in it along dimension 0."""
+    """One of our parameters.
+
+    Attributes:
+        ours: its name, with `{layer}` for the layer's number.
+        spans: what lies in it along dimension 0.
+        layers: the layers that have it; None for all.
+        experts: in how many experts of a mixture the spans occur, or 0 where they are none's. The parameter then has one
+            more dimension in front, in which the experts of a rank are stacked; the layout's expert axis divides the
+            experts, and its expert-tensor axis, instead of the tensor axis, cuts the spans.
+    """
 
     ours: str
     spans: tuple[Span, ...]
+    layers: tuple[int, ...] | None = None
+    experts: int = 0
 
-    def __init__(self, ours: str, *spans: Span) -> None:
+    def __init__(self, ours: str, *spans: Span, layers: Iterable[int] | None = None, experts: int = 0) -> None:
         object.__setattr__(self, "ours", ours)
         object.__setattr__(self, "spans", spans)
+        object.__setattr__(self, "layers", None if layers is None else tuple(layers))
+        object.__setattr__(self, "experts", experts)
 
 
 @dataclass(frozen=True)
@@ -105,19 +118,29 @@ class Placement:
 
     Attributes:
         name: the parameter's name.
-        pieces: the boxes that lie in it, in order along dimension 0.
+        pieces: the boxes that lie in it, in order along dimension 0 (of stacked experts: of one after the other).
         rooms: shape of the room for each; larger than its piece where the rank pads.
         writes: whether this rank is the one to write it among the tensor ranks that hold the same.
+        copies: the data ranks that hold the same.
+        stacked: how many experts are stacked in a dimension of their own, 0 where there is none.
     """
 
     name: str
     pieces: tuple[Piece, ...]
     rooms: tuple[tuple[int, ...], ...]
     writes: bool
+    copies: Axis
+    stacked: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the local parameter."""
+        rows, *rest = self.rows_shape
+        return (self.stacked, rows // self.stacked, *rest) if self.stacked else (rows, *rest)
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        """The same with the rooms in dimension 0, one after the other: a view, if experts are stacked."""
         return (sum(room[0] for room in self.rooms), *self.rooms[0][1:])
 
     def to_local(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -126,7 +149,7 @@ class Placement:
         The result is new memory unless there is a single piece without padding.
         """
         if len(tensors) == 1 and self.pieces[0].sizes == self.rooms[0]:
-            return tensors[0]
+            return tensors[0].view(self.shape)
         local = torch.zeros(self.shape, dtype=tensors[0].dtype, device=tensors[0].device)
         for part, tensor in zip(self.from_local(local), tensors, strict=True):
             part.copy_(tensor)
@@ -136,7 +159,7 @@ class Placement:
         """Views of the local parameter (or of a moment of its shape), one a piece, padding left out."""
         if tuple(local.shape) != self.shape:
             raise ValueError(f"{self.name} is {list(local.shape)} here, the weight map makes it {list(self.shape)}")
-        rooms = local.split([room[0] for room in self.rooms])
+        rooms = local.view(self.rows_shape).split([room[0] for room in self.rooms])
         return [
             room[tuple(slice(0, size) for size in piece.sizes)] for room, piece in zip(rooms, self.pieces, strict=True)
         ]
@@ -163,12 +186,21 @@ class WeightMap:
             KeyError: if no rule is for it; the message names the nearest.
         """
         rule, layer = self._find(name)
-        rank, size = context.tensor.rank, context.tensor.size
-        pieces = tuple(span.piece(layer, rank, size) for span in rule.spans)
+        tensor = context.expert_tensor if rule.experts else context.tensor
+        held = rule.experts // context.expert.size
+        experts = range(context.expert.rank * held, (context.expert.rank + 1) * held) if rule.experts else range(1)
+        pieces = [span.piece(layer, tensor.rank, tensor.size, expert) for expert in experts for span in rule.spans]
+        rooms = [span.local_shape(tensor.size) for span in rule.spans] * len(experts)
         cuts = [span.cut for span in rule.spans if span.cut is not None]
-        copies = cuts[0].copies(size) if cuts else size
-        rooms = tuple(span.local_shape(size) for span in rule.spans)
-        return Placement(name, pieces, rooms, writes=rank % copies == 0)
+        same = cuts[0].copies(tensor.size) if cuts else tensor.size
+        return Placement(
+            name,
+            tuple(pieces),
+            tuple(rooms),
+            writes=tensor.rank % same == 0,
+            copies=context.expert_data if rule.experts else context.data_context,
+            stacked=held,
+        )
 
     def placements(self, module: nn.Module, context: ParallelContext) -> Iterator[tuple[nn.Parameter, Placement]]:
         """Every parameter of a module, each once, with its placement."""
@@ -179,14 +211,18 @@ class WeightMap:
         """Name and shape of every Hugging Face tensor of a model with this many layers, in the order of the rules."""
         found: dict[str, tuple[int, ...]] = {}
         for rule in self.rules:
-            for layer in range(num_layers) if "{layer}" in rule.ours else [0]:
-                found |= {span.name.format(layer=layer): span.shape for span in rule.spans}
+            layers = range(num_layers) if rule.layers is None else rule.layers
+            for layer in layers if "{layer}" in rule.ours else [0]:
+                for expert in range(rule.experts or 1):
+                    found |= {span.name.format(layer=layer, expert=expert): span.shape for span in rule.spans}
         return found
 
     def _find(self, name: str) -> tuple[Rule, int]:
         """The rule for a parameter, and its layer's number (0 outside layers)."""
         for pattern, rule in self._patterns:
             if match := pattern.fullmatch(name):
-                return rule, int(match.groupdict().get("layer") or 0)
+                layer = int(match.groupdict().get("layer") or 0)
+                if rule.layers is None or layer in rule.layers:
+                    return rule, layer
         near = get_close_matches(name, [rule.ours for rule in self.rules], n=1, cutoff=0)
         raise KeyError(f"no rule of the weight map is for {name}; the nearest is for {near[0] if near else 'nothing'}")

@@ -10,7 +10,8 @@ _THEIRS = "model.layers.{layer}."
 
 
 def llama_weight_map(config: DecoderConfig) -> WeightMap:
-    """Rules for a uniform decoder whose tensors are called `model.layers.N.self_attn.q_proj.weight` and so on."""
+    """Rules for a uniform dense decoder whose tensors are called `model.layers.N.self_attn.q_proj.weight` and so on."""
+    assert isinstance(config.feed_forward, FeedForwardConfig)
     hidden, vocabulary = config.hidden_size, Cut(0, config.vocab_size)
     table = (config.vocab_size, hidden)
     head = "model.embed_tokens.weight" if config.tie_embeddings else "lm_head.weight"

@@ -53,6 +53,7 @@ def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
 def _weight_map(config: DecoderConfig) -> WeightMap:
     from loong_core.checkpoint.weight_map import Cut, Rule, Span, WeightMap
 
+    assert isinstance(config.feed_forward, FeedForwardConfig)
     hidden, width, heads = config.hidden_size, config.feed_forward.intermediate_size, config.attention.num_heads
     head_dim, table = config.attention.head_dim, (config.vocab_size, config.hidden_size)
     ours, theirs, vocabulary = "layers.{layer}.", "transformer.h.{layer}.", Cut(0, config.vocab_size)
