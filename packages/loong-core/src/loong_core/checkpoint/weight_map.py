@@ -95,7 +95,7 @@ class Rule:
         ours: its name, with `{layer}` for the layer's number.
         spans: what lies in it along dimension 0.
         layers: the layers that have it; None for all.
-        experts: in how many experts of a mixture the spans occur, or 0 where they are none's. The parameter then has one
+        experts: in how many experts of a mixture the spans occur, 0 where they are none's. The parameter then has one
             more dimension in front, in which the experts of a rank are stacked; the layout's expert axis divides the
             experts, and its expert-tensor axis, instead of the tensor axis, cuts the spans.
     """

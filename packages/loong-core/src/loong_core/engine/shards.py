@@ -67,7 +67,7 @@ def flat_boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[
 
 def fragments(placement: Placement, start: int, stop: int) -> Iterator[Fragment]:
     """What elements `start` to `stop` of a rank's flattened parameter hold, in order; padding is left out."""
-    shape = placement.shape
+    shape = placement.rows_shape
     for offsets, sizes in flat_boxes(shape, start, stop):
         begin = sum(offset * prod(shape[dim + 1 :]) for dim, offset in enumerate(offsets)) - start
         end = begin + prod(sizes)

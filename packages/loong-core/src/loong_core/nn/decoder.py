@@ -48,8 +48,8 @@ class Decoder(nn.Module):
             each.router.aux_coefficient and each.router.aux_scope == "model" for each in config.mixtures
         ):
             raise ValueError(
-                f"{context.pipeline.size} pipeline ranks, each with some of the layers, cannot take an auxiliary loss over "
-                "all layers together: choose the scope 'layer'"
+                f"{context.pipeline.size} pipeline ranks, each with some of the layers, cannot take an auxiliary loss "
+                "over all layers together: choose the scope 'layer'"
             )
         self.config = config
         self.parallel = context

@@ -29,5 +29,5 @@ class FeedForward(nn.Module):
         self.down = RowParallelLinear(local, hidden_size, config.bias, context, dtype)
 
     def forward(self, x: Tensor, tokens: int, record: object = None) -> Tensor:
-        """Transform this rank's run of `tokens` tokens, `[tokens / tensor, hidden_size]`; no router is here to record."""
+        """Transform this rank's run of `tokens` tokens, `[tokens / tensor, hidden_size]`; nothing is recorded."""
         return self.down(swiglu(self.gate_up(gather_tokens(x, self.axis, tokens))))

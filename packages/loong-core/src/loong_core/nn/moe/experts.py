@@ -1,0 +1,58 @@
+"""The experts of a mixture: gated feed-forwards with their weights stacked, of which a rank holds some."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from loong_core.parallel.context import ParallelContext
+from loong_kernels import grouped_linear, swiglu
+
+
+class Experts(nn.Module):
+    """`down(silu(gate(x)) * up(x))` of each row's expert, without bias.
+
+    Expert ranks hold different experts, expert-tensor ranks different columns between up and down of each.
+
+    Attributes:
+        gate_up: `[local_experts, 2 * local_size, hidden_size]`, gate rows first.
+        down: `[local_experts, hidden_size, local_size]`.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_experts: int, expert_size: int, context: ParallelContext, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        expert, tensor = context.expert.size, context.expert_tensor.size
+        if num_experts % expert:
+            raise ValueError(f"layout.expert={expert} does not divide {num_experts} experts")
+        if expert_size % tensor:
+            raise ValueError(f"layout.expert_tensor={tensor} does not divide the experts' width of {expert_size}")
+        local_experts, local_size = num_experts // expert, expert_size // tensor
+        self.gate_up = _expert_parameter((local_experts, 2 * local_size, hidden_size), 1, context, dtype)
+        self.down = _expert_parameter((local_experts, hidden_size, local_size), 2, context, dtype)
+
+    def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        """Transform rows that are sorted by expert.
+
+        Args:
+            rows: `[rows, hidden_size]`.
+            offsets: `[local_experts]` int32, where each expert's rows end.
+
+        Returns:
+            `[rows, hidden_size]`: with several expert-tensor ranks, this rank's summand.
+        """
+        return grouped_linear(swiglu(grouped_linear(rows, self.gate_up, offsets)), self.down, offsets)
+
+
+def _expert_parameter(
+    shape: tuple[int, int, int], cut_dim: int, context: ParallelContext, dtype: torch.dtype
+) -> nn.Parameter:
+    """An uninitialised weight with the attributes that engines read: `allreduce=False` says that it is an expert's."""
+    parameter = nn.Parameter(torch.empty(shape, device=context.device, dtype=dtype))
+    parameter.allreduce = False  # type: ignore[attr-defined]
+    parameter.tensor_model_parallel = context.expert_tensor.size > 1  # type: ignore[attr-defined]
+    parameter.partition_dim = cut_dim  # type: ignore[attr-defined]
+    parameter.partition_stride = 1  # type: ignore[attr-defined]
+    parameter.shared = False  # type: ignore[attr-defined]
+    return parameter
