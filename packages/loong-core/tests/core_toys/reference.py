@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from core_toys.model import LAYERS, ToyStage, forward_step, microbatch
 from torch import Tensor
 
+from core_toys.model import LAYERS, ToyStage, forward_step, microbatch
 from loong_core.engine.base import LossTerms
 from loong_core.engine.settings import EngineSettings
 
@@ -42,7 +42,7 @@ class PlainTraining:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
             self.optimizer.step()
-        return float(loss), float(norm)
+        return loss.item(), norm.item()
 
     def weights(self) -> dict[str, Tensor]:
         """Values by the names of the outside world."""

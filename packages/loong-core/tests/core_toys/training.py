@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from core_toys.model import build_stages, forward_step, step_batches, weight_map
 from torch import Tensor
 
+from core_toys.model import build_stages, forward_step, step_batches, weight_map
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.device.cpu import CpuDevice
 from loong_core.engine.base import Engine

@@ -69,16 +69,20 @@ def test_gradients_in_the_distributed_optimizers_shards_are_complete(ranks):
 
 
 def joined(batches):
-    whole = [batches[0].__class__.from_lengths(
-        torch.cat([batch.tokens for batch in batches]), torch.cat([batch.labels for batch in batches]), [10] * len(batches)
-    )]
+    whole = [
+        batches[0].__class__.from_lengths(
+            torch.cat([batch.tokens for batch in batches]),
+            torch.cat([batch.labels for batch in batches]),
+            [10] * len(batches),
+        )
+    ]
     return whole
 
 
 def four_microbatches_and_one(settings):
     losses = []
     for join in (list, joined):
-        engine, context = toy_engine(Layout(), settings)
+        engine, _ = toy_engine(Layout(), settings)
         batches = join([microbatch(number) for number in range(4)])
         loss = engine.accumulate(batches, forward_step)
         losses.append((loss.loss, engine.grad_norm(), assemble(engine.gradient_pieces())))
@@ -187,7 +191,9 @@ def test_float64_has_no_optimizer_and_says_so(ranks):
 
 
 def wrong_precision():
-    with pytest.raises(ValueError, match=r"precision bf16 wants parameters in torch.bfloat16, the model has torch.float32"):
+    with pytest.raises(
+        ValueError, match=r"precision bf16 wants parameters in torch.bfloat16, the model has torch.float32"
+    ):
         engine_of_float32_model(EngineSettings(precision="bf16"))
 
 

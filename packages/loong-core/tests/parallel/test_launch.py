@@ -19,7 +19,7 @@ def run(code, nproc=2, **options):
 
 
 def test_every_rank_knows_its_place(tmp_path):
-    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR".split()
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"]
     code = f"open(r'{tmp_path}/%d' % rank, 'w').write(' '.join(os.environ[n] for n in {names}))"
     assert run(code) == (0, "")
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["0 2 0 2 127.0.0.1", "1 2 1 2 127.0.0.1"]

@@ -145,7 +145,7 @@ class ParallelContext:
         if copies not in self._replicas:  # one group for all layers
             first = self.tensor.rank - self.tensor.rank % copies
             ranks = dist.get_process_group_ranks(self.tensor.group)[first : first + copies]
-            group = dist.new_group(ranks, use_local_synchronization=True)
+            group: Any = dist.new_group(ranks, use_local_synchronization=True)
             self._replicas[copies] = Axis(group, self.tensor.rank - first, copies)
         return self._replicas[copies]
 

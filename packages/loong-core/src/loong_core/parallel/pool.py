@@ -6,6 +6,7 @@ join anew for every call, in a world of the size asked for. Communication is glo
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import subprocess
@@ -75,7 +76,7 @@ class RankPool:
         module = sys.modules[function.__module__]
         where = (function.__module__, getattr(module, "__file__", None), function.__qualname__)
         for rank, started in enumerate(self._started[:world_size]):
-            started.pipe.send_bytes(pickle.dumps((rank, world_size, meeting_place, where, pickle.dumps(args))))
+            started.pipe.send_bytes(pickle.dumps((rank, world_size, meeting_place, where, _pack(args))))
         return self._collect(world_size, timeout)
 
     def _collect(self, world_size: int, timeout: float) -> list[Any]:
@@ -88,7 +89,7 @@ class RankPool:
             for pipe in ready:
                 rank = waiting.pop(pipe)  # type: ignore[arg-type]
                 try:
-                    succeeded, value = pickle.loads(self._started[rank].pipe.recv_bytes())
+                    succeeded, value = _unpack(self._started[rank].pipe.recv_bytes())
                 except EOFError:
                     status = self._started[rank].process.wait()
                     succeeded, value = False, f"its process ended with {status}\n{self._started[rank].log_tail}"
@@ -137,6 +138,21 @@ class RankPool:
         self._folder.cleanup()
 
 
+def _pack(value: object) -> bytes:
+    """By torch's pickler: megatron-core replaces how plain pickle loads tensors, so the reader would import it."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _unpack(packed: bytes) -> Any:
+    import torch
+
+    return torch.load(io.BytesIO(packed), weights_only=False)
+
+
 def _serve(pipe: Connection) -> None:
     """One rank: answer calls until the pool is gone."""
     import torch
@@ -148,9 +164,9 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            answer = pickle.dumps((True, _call(*call)))
+            answer = _pack((True, _call(*call)))
         except BaseException:
-            answer = pickle.dumps((False, traceback.format_exc()))
+            answer = _pack((False, traceback.format_exc()))
         pipe.send_bytes(answer)
 
 
@@ -174,7 +190,7 @@ def _call(
     store = dist.FileStore(meeting_place, world_size)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     try:
-        return function(*pickle.loads(arguments))
+        return function(*_unpack(arguments))
     finally:
         dist.destroy_process_group()
 
