@@ -54,11 +54,16 @@ class Selection:
 
 
 def discover() -> list[Found]:
-    """Every device, built-in ones first, plug-ins in the order of their names. Never raises for a broken plug-in."""
-    found = [_examine(device, BUILT_IN) for device in (CpuDevice(), CudaDevice())]
+    """Every device, built-in ones first, plug-ins in the order of their names. Never raises for a broken plug-in.
+
+    Plug-ins are examined first: a runtime that takes over torch's calls must be loaded before anyone makes one.
+    """
+    built_in = [CpuDevice(), CudaDevice()]
+    taken = {device.name: BUILT_IN for device in built_in}
+    plugins: list[Found] = []
     for entry in _sorted_entries():
-        found.append(_load(entry, taken={other.name: other.origin for other in found}))
-    return _without_lookalikes(found)
+        plugins.append(_load(entry, taken | {other.name: other.origin for other in plugins}))
+    return _without_lookalikes([*(_examine(device, BUILT_IN) for device in built_in), *plugins])
 
 
 def select(name: str | None = None) -> Selection:
