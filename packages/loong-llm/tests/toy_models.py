@@ -60,7 +60,7 @@ def randomise(module: nn.Module, seed: int = 0) -> None:
 
 
 def reference(hf: dict, seed: int = 0) -> nn.Module:
-    """Transformers' model of a config in float64, without the float32 steps that its norms take inside."""
+    """Transformers' model of a config in float64, without the float32 steps that its norms and routers take inside."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(**hf)
@@ -68,12 +68,22 @@ def reference(hf: dict, seed: int = 0) -> nn.Module:
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = MethodType(_exact_norm, module)
+        if type(module).__name__.endswith("TopKRouter"):
+            module.forward = MethodType(_exact_router, module)
     randomise(model, seed)
     return model
 
 
 def _exact_norm(norm: nn.Module, x: Tensor) -> Tensor:
     return norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+
+
+def _exact_router(router: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    logits = x.reshape(-1, router.hidden_dim) @ router.weight.T
+    weights, experts = logits.softmax(-1).topk(router.top_k)
+    if getattr(router, "norm_topk_prob", True):
+        weights = weights / weights.sum(-1, keepdim=True)
+    return logits, weights, experts
 
 
 def save(model: nn.Module, folder: Path) -> Path:

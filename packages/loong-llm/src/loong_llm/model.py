@@ -17,6 +17,7 @@ from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.nn.decoder import Decoder
 from loong_core.nn.decoder_config import DecoderConfig, FeedForwardConfig
 from loong_core.nn.initialize import initialize
+from loong_core.nn.moe.config import MoEConfig
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_llm.families.family import Family
@@ -81,8 +82,8 @@ def open_model(source: str | Path, overrides: Mapping[str, Any] | None = None) -
         raise UserError(f"model {name}: there is no such folder")
     else:
         folder, hf = None, named_config(name)
-    hf = _overridden(hf, overrides or {})
     family = find_family(hf)
+    hf = _overridden(hf, overrides or {}, family)
     weights = folder if folder is not None and folder.has_weights else None
     has_tokenizer = any(file for pattern in _TOKENIZER_FILES for file in path.glob(pattern)) if folder else False
     return ModelSource(name, hf, family, family.decoder_config(hf), weights, path if has_tokenizer else None)
@@ -95,11 +96,28 @@ def layout_faults(config: DecoderConfig, layout: Layout, world_size: int) -> lis
         heads=config.attention.num_heads,
         kv_heads=config.attention.num_kv_heads,
         layers=config.num_layers,
-        experts=0,
+        experts=config.mixtures[0].router.num_experts if config.mixtures else 0,
     )
-    dense = {block.feed_forward for block in config.blocks if isinstance(block.feed_forward, FeedForwardConfig)}
-    for width in sorted(each.intermediate_size for each in dense if each.intermediate_size % layout.tensor):
-        faults.append(Fault("layout.tensor", f"{layout.tensor} does not divide the model's intermediate_size {width}"))
+    widths: dict[str, set[int]] = {"tensor": set(), "expert_tensor": set()}
+    for block in config.blocks:
+        match block.feed_forward:
+            case FeedForwardConfig(width):
+                widths["tensor"].add(width)
+            case MoEConfig():
+                widths["tensor"].add(block.feed_forward.shared_size)
+                widths["expert_tensor"].add(block.feed_forward.expert_size)
+    for degree, kinds in widths.items():
+        size = getattr(layout, degree)
+        faults += [
+            Fault(f"layout.{degree}", f"{size} does not divide the model's feed-forward width of {width}")
+            for width in sorted(kinds)
+            if width % size
+        ]
+    if layout.pipeline > 1 and any(
+        each.router.aux_coefficient and each.router.aux_scope == "model" for each in config.mixtures
+    ):
+        what = f"is {layout.pipeline}, and the model's auxiliary loss is over all layers together, which no stage sees"
+        faults.append(Fault("layout.pipeline", what, "set model.overrides.router_aux_loss_scope=layer"))
     return faults
 
 
@@ -163,9 +181,9 @@ def fill(stages: list[Decoder], model: ModelSource, context: ParallelContext) ->
     )
 
 
-def _overridden(hf: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _overridden(hf: dict[str, Any], overrides: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """`hf` with the overrides; keys that would have no effect are faults."""
-    known = hf.keys() | _OPTIONAL_KEYS
+    known = hf.keys() | _OPTIONAL_KEYS | set(family.optional_keys)
     faults = []
     for key in overrides:
         where = f"model.overrides.{key}"

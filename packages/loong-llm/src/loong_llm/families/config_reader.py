@@ -40,6 +40,22 @@ class ConfigReader:
         self.fault(key, f"is {value!r}", "a positive number is wanted")
         return 1.0
 
+    def coefficient(self, key: str, default: float = 0.0) -> float:
+        """A number that is not negative; 0.0 stands in for one that is wrong."""
+        value = self._value(key, default)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            return float(value)
+        self.fault(key, f"is {value!r}", "a number of at least 0 is wanted")
+        return 0.0
+
+    def choice(self, key: str, *allowed: str) -> str:
+        """One of some words, by default the first."""
+        value = self._value(key, allowed[0])
+        if value in allowed:
+            return value
+        self.fault(key, f"is {value!r}", f"one of {', '.join(allowed)} is wanted")
+        return allowed[0]
+
     def flag(self, key: str, default: Any = _REQUIRED) -> bool:
         """True or false; false stands in for what is neither."""
         value = self._value(key, default)

@@ -25,6 +25,7 @@ class Family:
         weight_map: the decoder's parameters in terms of the family's Hugging Face tensors.
         configs: folder of named sizes, each a `config.json` called `NAME.json`; None if it ships none.
         transformers_class: name of the class that opens an export, None where transformers has none.
+        optional_keys: keys of `config.json` that only this family reads and that may be missing from it.
         harmless_tensors: patterns of tensors that checkpoints may hold beside the weights, without effect on the model.
         tied_tensors: second copies of the table that checkpoints of tied models may hold: name to the first's name.
     """
@@ -35,6 +36,7 @@ class Family:
     weight_map: Callable[[DecoderConfig], WeightMap]
     configs: Traversable | None = None
     transformers_class: str | None = None
+    optional_keys: tuple[str, ...] = ()
     harmless_tensors: tuple[str, ...] = ()
     tied_tensors: Mapping[str, str] = field(default_factory=dict)
 
