@@ -69,7 +69,7 @@ def _unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]
     except ConfigError as error:
         found.faults += error.faults
     except UserError as error:
-        found.faults.append(Fault(key, str(error)))
+        found.faults.append(Fault(key, str(error).removeprefix(f"{key}: ")))
     return None
 
 
@@ -128,17 +128,17 @@ def _facts(config: PretrainConfig, model: ModelSource, layout: Layout, world_siz
     train, tokens = config.train, config.train.global_batch_size * config.data.sequence_length
     data_ranks = layout.data_for(world_size)
     parameters = model.config.parameter_count()
-    held = parameters / (layout.tensor * layout.pipeline)
+    microbatches = train.global_batch_size // (train.micro_batch_size * data_ranks)
+    memory = state_bytes(parameters / (layout.tensor * layout.pipeline), config.precision, data_ranks * layout.context)
     facts = {
         "model": f"{config.model.source}, {model.family.name} family, {parameters:,} parameters",
         "ranks": f"{world_size}, of which {data_ranks} read different data",
         "a step": f"{train.global_batch_size} sequences x {config.data.sequence_length} = {tokens:,} tokens, in "
-        f"{train.global_batch_size // (train.micro_batch_size * data_ranks)} microbatches a rank",
+        f"{microbatches} microbatches a rank",
         "length": f"{train.steps:,} steps, {train.steps * tokens:,} tokens"
         if train.steps
         else f"{train.epochs} epochs",
-        "memory": f"about {state_bytes(held, config.precision, data_ranks * layout.context) / 2**30:.2f} GiB a rank for "
-        "weights, gradients and optimizer, without activations",
+        "memory": f"about {memory / 2**30:.2f} GiB a rank for weights, gradients and optimizer, without activations",
     }
     if model.weights is not None and config.model.initialise != "random":
         facts["weights"] = f"from {config.model.source}"

@@ -105,7 +105,7 @@ def train(run: Run, work: Work) -> Progress:
     try:
         with SignalWatch() as signals:
             if progress.step == 0 and work.validation is not None:
-                progress.first_val_loss = progress.last_val_loss = validate(work, settings.validation_steps).loss
+                progress.first_val_loss = progress.last_val_loss = validate(work).loss
             for step in range(progress.step + 1, last + 1):
                 profiler.begin(step)
                 clock.start()
@@ -129,7 +129,7 @@ def train(run: Run, work: Work) -> Progress:
                 if step == 1 and progress.first_val_loss is not None:
                     row["val_loss_before"] = progress.first_val_loss
                 if work.validation is not None and _due(step, settings.validate_every, total):
-                    held_out = validate(work, settings.validation_steps)
+                    held_out = validate(work)
                     progress.last_val_loss = held_out.loss
                     row |= {"val_loss": held_out.loss, "val_tokens": held_out.tokens}
                 run.reporter.write(row)
@@ -149,13 +149,11 @@ def train(run: Run, work: Work) -> Progress:
     return progress
 
 
-def validate(work: Work, steps: int | None) -> StepLoss:
-    """Mean loss over the held-out data, or its first `steps` global batches. Collective."""
+def validate(work: Work) -> StepLoss:
+    """Mean loss over the held-out data. Collective."""
     assert work.validation is not None
     total, tokens = 0.0, 0
-    for number, microbatches in enumerate(work.validation()):
-        if number == steps:
-            break
+    for microbatches in work.validation():
         loss = work.engine.evaluate(microbatches, work.forward_step)
         total += loss.loss * loss.tokens
         tokens += loss.tokens

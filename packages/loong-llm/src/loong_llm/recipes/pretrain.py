@@ -96,16 +96,16 @@ def _work(run: Run, config: PretrainConfig, model: ModelSource, corpus: Corpus, 
         vocab_size=model.config.vocab_size,
     )
     held_out = corpus.held_out()
-    at_once = settings.global_batch_size // (settings.micro_batch_size * data.size)
-    rows = settings.validation_steps and settings.validation_steps * settings.global_batch_size
 
     def validation() -> Iterator[list[PackedBatch]]:
         assert held_out is not None
-        batches = held_out.microbatches(
-            micro_batch_size=settings.micro_batch_size, data_rank=data.rank, data_size=data.size, rows=rows
+        return held_out.steps(
+            global_batch_size=settings.global_batch_size,
+            micro_batch_size=settings.micro_batch_size,
+            data_rank=data.rank,
+            data_size=data.size,
+            steps=settings.validation_steps,
         )
-        for first in range(0, len(batches), at_once):
-            yield batches[first : first + at_once]
 
     return Work(
         engine=engine,

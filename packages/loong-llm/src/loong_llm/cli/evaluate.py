@@ -1,0 +1,46 @@
+"""`loong-llm eval DIR --data PATH`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loong_llm.cli.inference_options import DeviceName, Folder, Precision, Tokenizer
+
+
+def evaluate(
+    folder: Folder,
+    data: Annotated[list[str], typer.Option("--data", "-d", help="Files, folders or globs; may be repeated.")],
+    text_key: Annotated[str, typer.Option(help="Field or column that holds a document's text.")] = "text",
+    sequence_length: Annotated[int | None, typer.Option(help="Tokens of a window; at most 2048 by default.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens between the beginnings of two windows.")] = None,
+    tokenizer: Tokenizer = None,
+    device: DeviceName = "auto",
+    precision: Precision = "fp32",
+    with_transformers: Annotated[
+        bool, typer.Option("--with-transformers", help="Let transformers compute it: the same figure, if all is well.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Judge a model by text: loss, perplexity, bits per byte."""
+    import json
+    from dataclasses import asdict
+
+    from loong_llm.cli.inference_options import open_folder
+    from loong_llm.evaluate import evaluate as judge
+
+    model = open_folder(folder, tokenizer, device, precision)
+    if with_transformers:
+        from loong_llm.reference_model import as_transformers_computes
+
+        model = as_transformers_computes(model, folder)
+    found = judge(model, data, text_key=text_key, sequence_length=sequence_length, stride=stride)
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+        return
+    bits = f", {found.bits_per_byte:.4f} bits per byte" if found.bits_per_byte is not None else ""
+    typer.echo(
+        f"loss {found.loss:.6f} nats a token, perplexity {found.perplexity:.4g}{bits} "
+        f"({found.tokens:,} tokens of {found.documents:,} documents, windows of {found.sequence_length})"
+    )

@@ -1,0 +1,32 @@
+"""`loong-llm generate DIR --prompt TEXT`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loong_llm.cli.inference_options import DeviceName, Folder, Precision, Tokenizer
+
+
+def generate(
+    folder: Folder,
+    prompt: Annotated[list[str], typer.Option("--prompt", "-p", help="The beginning of a text; may be repeated.")],
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to write at most.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 takes the best token every time.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Choose among this many best tokens.")] = None,
+    top_p: Annotated[float, typer.Option(help="Choose among the best tokens of this probability together.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Decides the draws.")] = 0,
+    tokenizer: Tokenizer = None,
+    device: DeviceName = "auto",
+    precision: Precision = "fp32",
+) -> None:
+    """Write on from a prompt."""
+    from loong_llm.cli.inference_options import open_folder
+    from loong_llm.generate import generate as write
+    from loong_llm.sampling import Sampling
+
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    model = open_folder(folder, tokenizer, device, precision)
+    for written in write(model, prompt, sampling, max_new_tokens=max_new_tokens):
+        typer.echo(written.prompt + written.text)
