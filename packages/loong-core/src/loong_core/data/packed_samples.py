@@ -1,0 +1,236 @@
+"""Samples of unlike lengths, packed: what conversations and other whole samples are trained from.
+
+A store's ids carry a mark each, whether the token is trained on (`mark`). All samples are laid out once, in an order
+that the seed decides, window after window by best fit; an epoch gives the resulting sequences in an order of its own.
+The interface is that of `Sequences`, so a `Stream` reads both, blended or alone, and resumes both exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loong_core.data.batch import IGNORED_LABEL, PackedBatch
+from loong_core.data.packing import LongSamples, PackingCount, pack_window, places
+from loong_core.data.sequences import Sample, pack
+from loong_core.data.shuffle import permutation
+from loong_core.data.token_store import Ids, TokenStore
+from loong_core.errors import UserError
+
+WINDOW = 8192
+"""Samples that packing looks ahead."""
+
+
+def mark(ids: NDArray[Any], trained: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Ids with their marks, as a store keeps them: twice the id, plus one where the token is trained on."""
+    return 2 * ids.astype(np.int64) + trained
+
+
+def unmark(marked: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The ids, and whether each is trained on."""
+    wide = marked.astype(np.int64)
+    return wide >> 1, (wide & 1).astype(np.bool_)
+
+
+class PackedSamples:
+    """The sequences of one store of marked samples, epoch after epoch.
+
+    A sample of `n` tokens takes `n - 1` places: each but its last token is an input, the token after it the label.
+
+    Args:
+        store: the samples, marked.
+        sequence_length: places of a sequence.
+        long_samples: what becomes of samples that need more places.
+        packing: whether samples share sequences; without, each has one of its own, as long as it is.
+        multiple: each sample's places are filled up to a multiple of this (context parallelism cuts samples evenly).
+        seed: decides the orders, with `source`.
+        source: number of this store in its blend.
+        window: samples that packing looks ahead.
+
+    Raises:
+        UserError: nothing is left to train on, or a sample is too long and `long_samples` is `stop`.
+    """
+
+    attend_across_documents = False
+
+    def __init__(
+        self,
+        store: TokenStore,
+        sequence_length: int,
+        *,
+        long_samples: LongSamples = "truncate",
+        packing: bool = True,
+        multiple: int = 1,
+        seed: int = 0,
+        source: int = 0,
+        window: int = WINDOW,
+    ) -> None:
+        if sequence_length % multiple:
+            raise UserError(
+                f"data.sequence_length {sequence_length} is no multiple of {multiple}, by which the layout divides it"
+            )
+        self.store = store
+        self.sequence_length = sequence_length
+        self.packing = packing
+        self.multiple = multiple
+        self.count = PackingCount()
+        self._seed, self._source = seed, source
+        self._policy: LongSamples = long_samples
+        self._pieces, self._bounds = self._plan(window)
+        self.per_epoch = len(self._bounds) - 1
+        if self.per_epoch == 0:
+            raise UserError(
+                f"{store.name}: none of its {len(store):,} samples has a trained token within data.sequence_length "
+                f"{sequence_length}; raise it, or set data.long_samples to split"
+            )
+        self._epoch = -1
+        self._order: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What, beside the store and the sequence length, decides the samples."""
+        return self._seed, self._source, self._policy, self.packing, self.multiple
+
+    def sample(self, draw: int) -> Sample:
+        """The `draw`-th sequence since the beginning of epoch 0."""
+        epoch, position = divmod(draw, self.per_epoch)
+        if epoch != self._epoch:
+            self._order = permutation(self.per_epoch, self._seed, self._source, epoch, 1)
+            self._epoch = epoch
+        return self.sequence(int(self._order[position]))
+
+    def sequence(self, number: int) -> Sample:
+        """Sequence `number` of `per_epoch`, in the order in which they were packed."""
+        tokens, labels, lengths = [], [], []
+        for index, start, stop in self._pieces[self._bounds[number] : self._bounds[number + 1]].tolist():
+            ids, trained = unmark(self.store.document(index)[start : stop + 1])
+            padded = self._padded(stop - start)
+            own_tokens, own_labels = np.zeros(padded, np.int64), np.full(padded, IGNORED_LABEL, np.int64)
+            own_tokens[: stop - start] = ids[:-1]
+            own_labels[: stop - start] = np.where(trained[1:], ids[1:], IGNORED_LABEL)
+            tokens.append(own_tokens)
+            labels.append(own_labels)
+            lengths.append(padded)
+        free = self.sequence_length - sum(lengths)
+        if self.packing and free:
+            # Sequences of one length keep every microbatch's shape; what fills them is a sequence without labels.
+            tokens.append(np.zeros(free, np.int64))
+            labels.append(np.full(free, IGNORED_LABEL, np.int64))
+            lengths.append(free)
+        return Sample(np.concatenate(tokens), np.concatenate(labels), lengths)
+
+    def _padded(self, length: int) -> int:
+        return -(-length // self.multiple) * self.multiple
+
+    def _plan(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where each sequence's tokens are: pieces `[pieces, 3]` of sample, start, stop, and each sequence's bounds."""
+        order = permutation(len(self.store), self._seed, self._source, 0)
+        waiting: list[tuple[int, int, int]] = []
+        pieces: list[NDArray[np.int64]] = []
+        sizes: list[int] = []
+        for first in range(0, len(order), window):
+            fresh = self._stretches(order[first : first + window])
+            if self.packing:
+                last = first + window >= len(order)
+                given, waiting = pack_window(waiting, fresh, self._places, self.sequence_length, last=last)
+            else:
+                given = [[stretch] for stretch in fresh]
+            if given:
+                pieces.append(np.array([stretch for sequence in given for stretch in sequence], np.int64))
+                sizes.extend(len(sequence) for sequence in given)
+            for sequence in given:
+                held = [stop - start for _, start, stop in sequence]
+                self.count.add(held, self.sequence_length if self.packing else sum(map(self._padded, held)))
+        bounds = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=bounds[1:])
+        return np.concatenate(pieces) if pieces else np.zeros((0, 3), np.int64), bounds
+
+    def _places(self, stretch: tuple[int, int, int]) -> int:
+        return self._padded(stretch[2] - stretch[1])
+
+    def _stretches(self, samples: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """The stretches of these samples that are packed; long ones are cut as asked for and counted."""
+        found: list[tuple[int, int, int]] = []
+        lengths = (self.store.lengths[samples] - 1).tolist()
+        for index, length in zip(samples.tolist(), lengths, strict=True):
+            if length <= self.sequence_length:
+                if length > 0:
+                    found.append((index, 0, length))
+                continue
+            found.extend((index, start, stop) for start, stop in self._cut(index, length))
+        return found
+
+    def _cut(self, index: int, length: int) -> list[tuple[int, int]]:
+        if self._policy == "stop":
+            raise UserError(
+                f"{self.store.name}: sample {index} has {length + 1:,} tokens, data.sequence_length is "
+                f"{self.sequence_length:,}; raise it, or set data.long_samples to truncate, split or drop"
+            )
+        _, trained = unmark(self.store.document(index))
+        cut = places(length, self.sequence_length, self._policy)
+        kept = [(start, stop) for start, stop in cut if trained[start + 1 : stop + 1].any()]
+        self.count.lost_tokens += length - sum(stop - start for start, stop in kept)
+        if not kept:
+            self.count.dropped += 1
+        elif self._policy == "truncate":
+            self.count.truncated += 1
+        else:
+            self.count.split += 1
+        return kept
+
+
+class HeldOutSamples:
+    """Held-out samples as a fixed list of sequences; the interface is `HeldOut`'s.
+
+    Args:
+        stores: marked samples.
+        sequence_length: places of a sequence; longer samples are split, so that every trained token counts.
+
+    Raises:
+        UserError: nothing is left to judge by.
+    """
+
+    def __init__(self, stores: Sequence[TokenStore], sequence_length: int, *, multiple: int = 1) -> None:
+        self.stores = list(stores)
+        self.sequence_length = sequence_length
+        self._parts = [
+            PackedSamples(store, sequence_length, long_samples="split", multiple=multiple, source=number)
+            for number, store in enumerate(self.stores)
+        ]
+        self._rows = [(part, number) for part in self._parts for number in range(part.per_epoch)]
+        self.predicted_tokens = sum(
+            int((self.row(number).labels != IGNORED_LABEL).sum()) for number in range(len(self))
+        )
+
+    def __len__(self) -> int:
+        """Number of sequences."""
+        return len(self._rows)
+
+    @property
+    def digest(self) -> str:
+        """Identity of the content."""
+        return "".join(store.digest for store in self.stores)
+
+    def row(self, index: int) -> Sample:
+        """One sequence."""
+        part, number = self._rows[index]
+        return part.sequence(number)
+
+    def microbatches(
+        self, *, micro_batch_size: int, data_rank: int = 0, data_size: int = 1, rows: int | None = None
+    ) -> list[PackedBatch]:
+        """One data rank's share, the same number of microbatches on every rank; see `HeldOut.microbatches`."""
+        chosen = list(range(len(self)))
+        if rows is not None and rows < len(self):
+            chosen = [index * len(self) // rows for index in range(rows)]
+        stride = micro_batch_size * data_size
+        nothing = np.full(self.sequence_length, IGNORED_LABEL, np.int64)
+        empty = Sample(np.zeros(self.sequence_length, np.int64), nothing, [self.sequence_length])
+        batches = []
+        for first in range(data_rank * micro_batch_size, -(-len(chosen) // stride) * stride, stride):
+            own = [self.row(index) for index in chosen[first : first + micro_batch_size]]
+            batches.append(pack(own + [empty] * (micro_batch_size - len(own))))
+        return batches
