@@ -157,7 +157,7 @@ def _without_lookalikes(found: list[Found]) -> list[Found]:
 
 
 def _automatic(found: Iterable[Found]) -> Selection:
-    """cuda, else the first plug-in available, else cpu; the reason tells what was passed over."""
+    """cuda, else the first plug-in available, else cpu; the reason tells, in short, what was passed over."""
     found = list(found)
     order = sorted(found, key=lambda each: {"cuda": 0, "cpu": 2}.get(each.name, 1) if each.origin == BUILT_IN else 1)
     passed: list[str] = []
@@ -165,7 +165,7 @@ def _automatic(found: Iterable[Found]) -> Selection:
         if each.state == "available" and each.device is not None:
             because = f"; not {'; not '.join(passed)}" if passed else ""
             return Selection(each.device, f"{each.name}, chosen automatically: {each.reason}{because}")
-        passed.append(f"{each.name} ({each.reason})")
+        passed.append(f"{each.name} ({each.reason.split(';')[0]})")
     raise UserError("no device is available, not even the cpu: " + "; ".join(passed))
 
 
