@@ -1,4 +1,4 @@
-"""Folders are opened by their headers, boxes are read alone, and what is wrong is told with file, tensor and numbers."""
+"""Folders are opened by their headers, boxes are read alone, and faults name file, tensor and numbers."""
 
 import json
 

@@ -23,7 +23,7 @@ def value_and_gradient(function, x, upstream):
 
 
 def on_rank():
-    """Each function's value and gradient here: what ranks hold of their own is `rows(rank)`, what is equal `rows(9)`."""
+    """Values and gradients here; what ranks hold of their own is `rows(rank)`, what is equal `rows(9)`."""
     axis = ParallelContext.build(Layout(tensor=2), "cpu").tensor
     rank = dist.get_rank()
     return {

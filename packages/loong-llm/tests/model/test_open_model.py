@@ -58,7 +58,7 @@ def test_a_folder_that_is_not_there_is_told_from_a_name_that_is_not_known(tmp_pa
 def test_layouts_are_checked_against_the_model():
     config = open_model("qwen3-0.6b", {"intermediate_size": 3000}).config
     messages = [str(fault) for fault in layout_faults(config, Layout(tensor=16, expert=2), 16)]
-    assert any("16 does not divide the model's intermediate_size 3000" in message for message in messages)
+    assert any("16 does not divide the model's feed-forward width of 3000" in message for message in messages)
     assert any("the model has no experts" in message for message in messages)
 
 
