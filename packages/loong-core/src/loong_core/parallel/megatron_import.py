@@ -14,8 +14,9 @@ def import_megatron() -> None:
     """Import the parts of megatron-core that the project drives.
 
     Importing it warns of every optional package that is missing (TransformerEngine, Apex, absl), none of which is
-    needed; errors still show.
+    needed, and using it warns of its own deprecated defaults; errors still show.
     """
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core\.")
     levels = {name: logging.getLogger(name).level for name in _NOISY_LOGGERS}
     try:
         for name in _NOISY_LOGGERS:
