@@ -68,8 +68,14 @@ def missing_for_interpreter() -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     from triton import knobs
+    from triton.language import standard
+    from triton.runtime import JITFunction
 
-    return None if knobs.runtime.interpret else "TRITON_INTERPRET=1 is not set"
+    if not knobs.runtime.interpret:
+        return "TRITON_INTERPRET=1 is not set"
+    if isinstance(standard.sum, JITFunction):
+        return "TRITON_INTERPRET=1 was set only after triton was imported"
+    return None
 
 
 def unsupported_dtype(*dtypes: torch.dtype) -> str | None:
