@@ -35,6 +35,16 @@ def test_windows_begin_at_multiples_of_the_sequence_length_in_their_document():
     assert sorted(starts) == [0, 8, 16]
 
 
+def test_overlapping_windows_predict_every_token_once_from_more_context():
+    held_out = HeldOut([counting_store([30, 5])], 8, stride=3)
+    rows = list(held_out.microbatches(micro_batch_size=1))
+    assert sorted(label for _, label in pairs(rows)) == [*range(1, 30), *range(31, 35)]
+    assert held_out.predicted_tokens == 33
+    for batch in rows:
+        for token, label, position in zip(batch.tokens.tolist(), batch.labels.tolist(), batch.position_ids.tolist()):
+            assert label < 0 or position >= 5 or position == token % 30
+
+
 def test_batches_have_one_shape_and_fill_up_without_labels():
     held_out = HeldOut([counting_store(LENGTHS)], 8)
     batches = list(held_out.microbatches(micro_batch_size=4))

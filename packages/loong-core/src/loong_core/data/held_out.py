@@ -6,6 +6,8 @@ window is a sequence of its own. Every token but the first of its document is pr
 sizes or on the number of ranks, and anyone can compute it with any model: for each document, for each start
 `0, S, 2S, ...`, predict tokens `start + 1` to `start + S` from tokens `start` to `start + S - 1`.
 With `attend_across_documents` the documents are laid end to end first and the windows cut through that line.
+With a `stride` below `sequence_length` windows overlap: each begins `stride` tokens after the one before, and only what
+that one did not predict is predicted, from at least `sequence_length - stride` tokens before it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +26,25 @@ from loong_core.data.token_store import TokenStore
 from loong_core.errors import UserError
 
 
+@dataclass(frozen=True)
+class _Window:
+    """Inputs `start` to `start + inputs` of a document; the first `context` of them predict nothing."""
+
+    document: int
+    start: int
+    inputs: int
+    context: int
+
+
+def _windows(document: int, inputs: int, sequence_length: int, stride: int) -> Iterator[_Window]:
+    """The windows over a document's `inputs` (all tokens but its last)."""
+    start = predicted = 0
+    while predicted < inputs:
+        end = min(start + sequence_length, inputs)
+        yield _Window(document, start, end - start, predicted - start)
+        start, predicted = start + stride, end
+
+
 class HeldOut:
     """Rows of exactly `sequence_length` tokens; what windows leave free is filled up and has no labels.
 
@@ -30,18 +52,24 @@ class HeldOut:
         stores: the documents.
         sequence_length: tokens of a row.
         attend_across_documents: see the module.
+        stride: see the module; None: `sequence_length`, disjoint windows.
 
     Raises:
         UserError: no token can be predicted: there is no document of two tokens.
     """
 
     def __init__(
-        self, stores: Sequence[TokenStore], sequence_length: int, *, attend_across_documents: bool = False
+        self,
+        stores: Sequence[TokenStore],
+        sequence_length: int,
+        *,
+        attend_across_documents: bool = False,
+        stride: int | None = None,
     ) -> None:
         self.stores = list(stores)
         self.sequence_length = sequence_length
         self.attend_across_documents = attend_across_documents
-        self._windows: list[tuple[int, int, int]] = []  # (document over all stores, start, inputs)
+        self._windows: list[_Window] = []
         self._documents = [(store, index) for store in self.stores for index in range(len(store))]
         if attend_across_documents:
             everything = [store.document(index) for store, index in self._documents]
@@ -50,13 +78,12 @@ class HeldOut:
         else:
             lengths = [int(store.lengths[index]) for store, index in self._documents]
         for document, length in enumerate(lengths):
-            for start in range(0, length - 1, sequence_length):
-                self._windows.append((document, start, min(sequence_length, length - 1 - start)))
+            self._windows += _windows(document, length - 1, sequence_length, stride or sequence_length)
         if not self._windows:
             names = ", ".join(store.name for store in self.stores) or "no source"
             raise UserError(f"held-out data ({names}) has no document of two tokens; give it some text")
-        self._rows = best_fit([inputs for _, _, inputs in self._windows], sequence_length)
-        self.predicted_tokens = sum(inputs for _, _, inputs in self._windows)
+        self._rows = best_fit([window.inputs for window in self._windows], sequence_length)
+        self.predicted_tokens = sum(window.inputs - window.context for window in self._windows)
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -72,17 +99,17 @@ class HeldOut:
         tokens = np.zeros(self.sequence_length, np.int64)
         labels = np.full(self.sequence_length, IGNORED_LABEL, np.int64)
         lengths, used = [], 0
-        for window in self._rows[index]:
-            document, start, inputs = self._windows[window]
+        for window in (self._windows[number] for number in self._rows[index]):
             if self.attend_across_documents:
-                ids = self._line[start : start + inputs + 1]
+                document = self._line
             else:
-                store, place = self._documents[document]
-                ids = store.document(place)[start : start + inputs + 1]
-            tokens[used : used + inputs] = ids[:-1]
-            labels[used : used + inputs] = ids[1:]
-            lengths.append(inputs)
-            used += inputs
+                store, place = self._documents[window.document]
+                document = store.document(place)
+            ids = document[window.start : window.start + window.inputs + 1]
+            tokens[used : used + window.inputs] = ids[:-1]
+            labels[used + window.context : used + window.inputs] = ids[1 + window.context :]
+            lengths.append(window.inputs)
+            used += window.inputs
         if used < self.sequence_length:
             if self.attend_across_documents:
                 lengths = [self.sequence_length]

@@ -86,7 +86,12 @@ class TokenStore:
         """A store in memory."""
         lengths = np.array([len(document) for document in documents], dtype=np.int64)
         tokens = np.concatenate([np.asarray(document, smallest_dtype(vocab_size)) for document in documents])
-        return _from_bounds(name, tokens, _bounds(lengths), _digest(tokens, _bounds(lengths)))
+        return TokenStore.from_bounds(name, tokens, _bounds(lengths))
+
+    @staticmethod
+    def from_bounds(name: str, tokens: Ids, bounds: NDArray[np.int64]) -> TokenStore:
+        """A store of `tokens` in memory; `bounds`, `[documents + 1]`, says where documents begin and the last ends."""
+        return _from_bounds(name, tokens, bounds, _digest(tokens, bounds))
 
 
 class TokenWriter:

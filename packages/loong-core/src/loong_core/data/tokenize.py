@@ -151,11 +151,11 @@ def _serve(pipe: Connection, text_key: str, encoder: TextEncoder) -> None:
 
 
 def _encode_block(block: Block, text_key: str, encoder: TextEncoder) -> Iterator[TokenChunk]:
-    for pieces in _batches(read_block(block, text_key)):
+    for pieces in batches(read_block(block, text_key)):
         yield encode_pieces(pieces, encoder)
 
 
-def _batches(pieces: Iterable[TextPiece]) -> Iterator[list[TextPiece]]:
+def batches(pieces: Iterable[TextPiece]) -> Iterator[list[TextPiece]]:
     """Batches of about `BLOCK_BYTES`: a row group or a gzipped file may be far larger than a block should be."""
     batch: list[TextPiece] = []
     held = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loong_core.errors import Fault, UserError
 
@@ -27,18 +27,20 @@ class HuggingFaceEncoder:
         if tokenizer.eos_token_id is None:
             raise UserError(f"tokenizer {_name(tokenizer)} has no eos_token; documents need one to end with")
         vocabulary = tokenizer.get_vocab()
-        self._tokenizer = tokenizer
-        self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        # Worker processes need not import transformers for a tokenizer that is all in its backend.
+        self._slow = tokenizer if self._backend is None else None
         self.vocab_size = 1 + max(vocabulary.values())
         self.suffix = (int(tokenizer.eos_token_id),)  # type: ignore[arg-type]
         around = [int(number) for number in tokenizer("").input_ids]
         self.prefix = tuple(around[:-1] if around[-1:] == list(self.suffix) else around)
-        self.fingerprint = self._fingerprint(vocabulary)
+        content = self._backend.to_str() if self._slow is None else _slow_content(tokenizer, vocabulary)
+        self.fingerprint = hashlib.sha256(content.encode("utf-8")).hexdigest()
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """Ids of each text, without what stands before and after it."""
-        if self._backend is None:
-            return self._tokenizer(texts, add_special_tokens=False).input_ids if texts else []
+        if self._slow is not None:
+            return self._slow(texts, add_special_tokens=False).input_ids if texts else []
         return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def unscored_bytes(self, text: str) -> int:
@@ -49,15 +51,15 @@ class HuggingFaceEncoder:
         if self.prefix or not text:
             return 0
         beginning = text[:256]
-        encoding = self._tokenizer(beginning, add_special_tokens=False, return_offsets_mapping=True)
-        return len(beginning[: encoding["offset_mapping"][0][1]].encode("utf-8"))
+        if self._slow is not None:
+            first = self._slow(beginning, add_special_tokens=False).input_ids[:1]
+            return len(str(self._slow.decode(first)).encode("utf-8"))
+        offsets = self._backend.encode(beginning, add_special_tokens=False).offsets
+        return len(beginning[: offsets[0][1]].encode("utf-8")) if offsets else 0
 
-    def _fingerprint(self, vocabulary: dict[str, int]) -> str:
-        if self._backend is not None:
-            content = self._backend.to_str()
-        else:
-            content = type(self._tokenizer).__name__ + json.dumps(sorted(vocabulary.items()))
-        return hashlib.sha256(content.encode("utf-8")).hexdigest()
+
+def _slow_content(tokenizer: PreTrainedTokenizerBase, vocabulary: dict[str, int]) -> str:
+    return type(tokenizer).__name__ + json.dumps(sorted(vocabulary.items()))
 
 
 def tokenizer_faults(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[Fault]:
