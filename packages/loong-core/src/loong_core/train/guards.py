@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from loong_core.config.sections import SpikeSection
 from loong_core.engine.base import ForwardStep, LossTerms, StepLoss
 from loong_core.errors import NumericalError
-from loong_core.train.agreement import ranks_where
+from loong_core.parallel.crew import Crew
 
 
 class FiniteGuard:
@@ -41,7 +41,8 @@ class FiniteGuard:
         broken, self._broken = self._broken, None
         if math.isfinite(loss.loss) and math.isfinite(grad_norm):
             return
-        ranks = ranks_where(broken is not None and bool(broken))
+        flags = Crew().gather(broken is not None and bool(broken))
+        ranks = [rank for rank, flag in enumerate(flags) if flag]
         where = f" (first seen in the loss of rank {', '.join(map(str, ranks))})" if ranks else ""
         source = where or (" (the loss is finite, a gradient is not)" if math.isfinite(loss.loss) else "")
         raise NumericalError(

@@ -97,6 +97,8 @@ def train(run: Run, work: Work) -> Progress:
     progress = _resume(run, work, checkpoints)
     spikes = SpikeGuard(settings.spike, progress.losses)
     run.reporter.begin(progress.step, last)
+    if progress.step >= last:
+        run.say(f"nothing to train: the run is at step {progress.step} of {total}")
 
     def save() -> None:
         progress.losses = spikes.losses

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 from loong_core.config import RunConfig, RunFolder
-from loong_core.data.shared_build import from_first_rank
 from loong_core.device import Device, apply_environment, select
 from loong_core.engine.settings import EngineSettings
 from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.parallel.context import ParallelContext
+from loong_core.parallel.crew import Crew
 from loong_core.parallel.layout import Layout
 from loong_core.parallel.ranks import RankPlace, initialise_from_env, leave
 from loong_core.train.reporter import Reporter
@@ -92,7 +92,7 @@ def open_run(config: RunConfig) -> Iterator[Run]:
         context = ParallelContext.build(Layout(**config.layout.model_dump()), torch_device)
         folder = RunFolder(Path(config.output).expanduser())
         # The lock stays with rank 0: a file cannot be sent to the others.
-        from_first_rank(lambda: stack.enter_context(folder.claim(config)) and None)
+        Crew().on_first(lambda: stack.enter_context(folder.claim(config)) and None)
         reporter = Reporter(config, folder, place.rank)
         stack.callback(reporter.close)
         selection.device.seed(config.seed)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from time import perf_counter
 
+import torch
+
 from loong_core.device import Device
-from loong_core.train.agreement import largest
+from loong_core.parallel.crew import Crew
 from loong_core.train.metrics import utilisation
 
 
@@ -26,6 +28,7 @@ class StepClock:
         self, device: Device, ranks: int, tokens_per_step: int, flops_per_token: float, peak_flops: float | None
     ) -> None:
         self._device = device
+        self._crew = Crew()
         self._ranks = ranks
         self._tokens = tokens_per_step
         self._flops = flops_per_token
@@ -48,7 +51,7 @@ class StepClock:
             float(self._device.memory().peak),
             float(signal_number),
         ]
-        seconds, waited, memory, agreed_signal = largest(here)
+        seconds, waited, memory, agreed_signal = self._crew.largest(torch.tensor(here, dtype=torch.float64)).tolist()
         per_second = self._tokens / seconds
         figures = {
             "tokens": step * self._tokens,

@@ -11,7 +11,7 @@ RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[key=value ...]", help="Values that win over the file's, such as train.lr=1e-4.", show_default=False
+        metavar="key=value", help="Values that win over the file's, such as train.lr=1e-4.", show_default=False
     ),
 ]
 Ranks = Annotated[int, typer.Option("--nproc", min=1, help="Ranks on this machine; torchrun starts more.")]
