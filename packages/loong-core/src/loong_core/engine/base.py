@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from loong_core.checkpoint.pieces import StatePiece
+from loong_core.device.protocol import Device
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class Engine(ABC):
 
     stages: list[nn.Module]
     """This rank's modules, one a virtual pipeline stage, unwrapped."""
+
+    device: Device
+    """The run's device, whose random state a checkpoint keeps."""
 
     updates: int
     """Optimizer steps taken so far; a checkpoint keeps it, since Adam's bias correction depends on it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from loong_core.engine.reduction import global_loss
 from loong_core.engine.settings import EngineSettings
 from loong_core.engine.shards import fragments
 from loong_core.errors import UserError
+from loong_core.nn.moe.balance import move_biases, take_load
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.megatron_import import import_megatron
 
@@ -65,6 +67,7 @@ class MegatronEngine(Engine):
         self.device = device
         self.settings = settings
         self.updates = 0
+        self._has_routers = any(getattr(stage, "has_routers", False) for stage in self.stages)
         self._hidden_size = hidden_size
         self._grad_norm: float | None = None
         self._tally = LossTally(context.device)
@@ -157,6 +160,9 @@ class MegatronEngine(Engine):
             self._zero_gradients()
             self._run(microbatches, forward_step, forward_only=False)
         assert self._result is not None
+        if self._has_routers:
+            load = take_load(self.stages, self.context)
+            return replace(self._result, metrics=self._result.metrics | load)
         return self._result
 
     def evaluate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
@@ -254,16 +260,20 @@ class MegatronEngine(Engine):
     def _whole_grad_norm(self) -> float:
         """Norm in the gradients' own precision, where each data rank holds all of them (no distributed optimizer)."""
         context = self.context
-        square = torch.zeros((), dtype=torch.float64, device=context.device)
+        dense, experts = torch.zeros(2, dtype=torch.float64, device=context.device)
         for stage in self.stages:
             for parameter in stage.parameters():
+                of_expert = getattr(parameter, "allreduce", True) is False
+                tensor = context.expert_tensor if of_expert else context.tensor
                 counted = not getattr(parameter, "shared", False) and (
-                    getattr(parameter, "tensor_model_parallel", False) or context.tensor.rank == 0
+                    getattr(parameter, "tensor_model_parallel", False) or tensor.rank == 0
                 )
                 if parameter.requires_grad and counted:
-                    square += parameter.main_grad.double().square().sum()  # type: ignore[attr-defined]
-        dist.all_reduce(square, group=context.process_groups.mp)
-        return float(square.sqrt())
+                    square = parameter.main_grad.double().square().sum()  # type: ignore[attr-defined]
+                    (experts if of_expert else dense).add_(square)
+        dist.all_reduce(dense, group=context.process_groups.mp)
+        dist.all_reduce(experts, group=context.process_groups.tp_ep_pp)
+        return float((dense + experts).sqrt())
 
     def apply(self, lr: float) -> None:
         """Clip the accumulated gradients to the configured norm and take one optimizer step at rate `lr`.
@@ -281,6 +291,7 @@ class MegatronEngine(Engine):
             if self.settings.clip_grad > 0 and (parameters := self._optimizer.get_parameters()):
                 clip_grad_by_total_norm_fp32(list[Tensor](parameters), self.settings.clip_grad, norm)
             self._optimizer.step_with_ready_grads()
+        move_biases(self.stages)
         self.updates += 1
         self._grad_norm = None
 
@@ -302,18 +313,14 @@ class MegatronEngine(Engine):
                 for kind, flat in tensors.items():
                     yield StatePiece(kind, fragment.piece, fragment.view(flat))
         for parameter, placement in self._unowned():
-            if self.context.data_context.rank == 0 and _is_written(parameter, placement):
+            if placement.copies.rank == 0 and _is_written(parameter, placement):
                 yield from _weights(parameter, placement)
 
     def gradient_pieces(self) -> Iterator[StatePiece]:
         """This rank's share of the accumulated gradients (kind `gradient`), divided into boxes as `state_pieces`."""
         if self._optimizer is None:
             for parameter, placement in self._unowned():
-                if (
-                    parameter.requires_grad
-                    and self.context.data_context.rank == 0
-                    and _is_written(parameter, placement)
-                ):
+                if parameter.requires_grad and placement.copies.rank == 0 and _is_written(parameter, placement):
                     yield from _weights(parameter.main_grad, placement, "gradient")  # type: ignore[attr-defined]
         for owned, placement in self._owned():
             if self.context.replicate.rank == 0 and _is_written(owned.parameter, placement):
@@ -325,7 +332,7 @@ class MegatronEngine(Engine):
         for stage in self.stages:
             for parameter in stage.parameters():
                 placement = self._placements[id(parameter)]
-                if self.context.data_context.rank == 0 and _is_written(parameter, placement):
+                if placement.copies.rank == 0 and _is_written(parameter, placement):
                     yield from _weights(parameter, placement)
 
     def load_state(self, read: Callable[[StatePiece], Tensor | None], *, optimizer: bool = True) -> None:
