@@ -43,8 +43,8 @@ def export_hf(
         pieces: this rank's weights; together the ranks hold every element, copies are fine.
         context: whose ranks take part.
         dtype: of the files.
-        tokenizer_dir: folder whose tokenizer files are copied, if any.
-        companions: the model folder training began from, whose tokenizer and generation files are copied too.
+        tokenizer_dir: folder whose tokenizer is copied; by default that of `companions`.
+        companions: the model folder training began from, whose generation config is copied, if any.
         max_shard_size: bytes of a file.
         replace: whether a folder that is there gives way.
 

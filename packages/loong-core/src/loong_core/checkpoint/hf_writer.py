@@ -34,8 +34,7 @@ DTYPE_NAMES = {
 }
 """Names of dtypes in `config.json`."""
 
-COMPANIONS = (
-    "generation_config.json",
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -48,7 +47,9 @@ COMPANIONS = (
     "spiece.model",
     "*.tiktoken",
 )
-"""Files of a model folder that go with it when it is copied: the tokenizer's, and how to generate."""
+"""Files of a model folder that belong to its tokenizer."""
+
+_GENERATION_FILE = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,8 @@ class FolderWriter:
         Args:
             shards: all files, written by now.
             hf_config: `config.json`; its dtype is set to the tensors'.
-            companions: a model folder whose tokenizer and generation files are copied, if any.
-            tokenizer: a folder whose files of that kind take precedence, if any.
+            companions: a model folder whose generation config and tokenizer are copied, if any.
+            tokenizer: a folder whose tokenizer is copied instead, if any.
         """
         if len(shards) > 1:
             index = {
@@ -167,10 +168,12 @@ class FolderWriter:
             _write_json(self.partial / INDEX_FILE, index)
         _write_json(self.partial / "config.json", _with_dtype(hf_config, shards))
         ids = {key: hf_config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in hf_config}
-        _write_json(self.partial / "generation_config.json", ids)
-        patterns = COMPANIONS + (("*.py",) if "auto_map" in hf_config else ())
-        for source in [folder for folder in (companions, tokenizer) if folder is not None]:
-            for file in [file for pattern in patterns for file in sorted(source.glob(pattern))]:
+        _write_json(self.partial / _GENERATION_FILE, ids)
+        copied = [(companions, _GENERATION_FILE)]
+        copied += [(companions, "*.py")] if "auto_map" in hf_config else []
+        copied += [(tokenizer or companions, pattern) for pattern in TOKENIZER_FILES]
+        for source, pattern in copied:
+            for file in sorted(source.glob(pattern)) if source is not None else []:
                 shutil.copyfile(file, self.partial / file.name)
         _sync(self.partial)
         self._appear()

@@ -1,0 +1,114 @@
+"""A model written as a Hugging Face folder, in another dtype or in other files, one tensor in memory at a time.
+
+The source is a Hugging Face folder, a run's folder or one of its checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from loong_core.checkpoint.hf_writer import DEFAULT_SHARD_SIZE, DTYPE_NAMES, FolderWriter, Shard, plan_shards
+from loong_core.errors import UserError
+from loong_llm.convert_source import ConvertSource, open_source
+
+DTYPE_OF_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()} | {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+}
+"""Dtypes by what a user may call them."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written.
+
+    Attributes:
+        folder: where.
+        tensors: how many.
+        size: their bytes.
+        files: how many safetensors files.
+        left_out: tensors of the source that the model does not use.
+    """
+
+    folder: Path
+    tensors: int
+    size: int
+    files: int
+    left_out: tuple[str, ...]
+
+
+def convert(
+    source: Path | str,
+    output: Path | str,
+    *,
+    step: int | None = None,
+    dtype: str = "keep",
+    max_shard_size: int = DEFAULT_SHARD_SIZE,
+    replace: bool = False,
+    on_tensor: Callable[[str], None] | None = None,
+) -> Converted:
+    """Write a Hugging Face folder.
+
+    Args:
+        source: a Hugging Face folder with safetensors, a run's `output`, or a checkpoint within one.
+        output: where the new folder is to appear.
+        step: which checkpoint of a run; the last by default.
+        dtype: a name of `DTYPE_OF_NAME`, or `keep`: each tensor's own, of a run's checkpoint that of its precision.
+        max_shard_size: bytes of a file.
+        replace: whether a folder at `output` gives way.
+        on_tensor: called with each tensor's name before it is written.
+
+    Raises:
+        UserError: if the source is no model or its weights are faulty (all faults told at once), if the dtype cannot
+            hold a number, or if the place is taken.
+    """
+    if dtype != "keep" and dtype not in DTYPE_OF_NAME:
+        raise UserError(f"dtype {dtype!r} is not one of keep, {', '.join(DTYPE_OF_NAME)}")
+    opened = open_source(Path(source), step)
+    dtypes = opened.dtypes if dtype == "keep" else dict.fromkeys(opened.dtypes, DTYPE_OF_NAME[dtype])
+    shards = plan_shards({name: (shape, dtypes[name]) for name, shape in opened.shapes.items()}, max_shard_size)
+
+    def values(name: str) -> Tensor:
+        if on_tensor is not None:
+            on_tensor(name)
+        return _cast(name, opened.read(name), dtypes[name])
+
+    writer = FolderWriter(output, replace=replace)
+    writer.begin()
+    try:
+        for shard in shards:
+            writer.write_shard(shard, values)
+        _publish(writer, opened, shards)
+    except BaseException:
+        writer.discard()
+        raise
+    size = sum(shard.data_size for shard in shards)
+    return Converted(writer.folder, len(opened.shapes), size, len(shards), opened.left_out)
+
+
+def _publish(writer: FolderWriter, opened: ConvertSource, shards: list[Shard]) -> None:
+    with ExitStack() as stack:
+        tokenizer = None
+        if opened.tokenizer is not None:
+            tokenizer = Path(stack.enter_context(TemporaryDirectory()))
+            opened.tokenizer(tokenizer)
+        writer.publish(shards, opened.hf_config, opened.companions, tokenizer)
+
+
+def _cast(name: str, values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values in another dtype, unless some are beyond its range."""
+    cast = values.to(dtype)
+    if dtype != values.dtype and (lost := int(torch.isinf(cast).sum())):
+        raise UserError(
+            f"{lost} numbers of {name} (the largest is {float(values.abs().max()):g}) are beyond {DTYPE_NAMES[dtype]}, "
+            f"which ends at {torch.finfo(dtype).max:g}: choose bfloat16 or float32"
+        )
+    return cast

@@ -1,0 +1,144 @@
+"""What `convert` reads: a Hugging Face folder, a run folder, or one checkpoint of a run, seen alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from loong_core.checkpoint.hf_format import DTYPES
+from loong_core.checkpoint.hf_reader import WeightsError
+from loong_core.checkpoint.pieces import Piece, StatePiece
+from loong_core.checkpoint.resume_folder import MANIFEST, ResumeFolder, published
+from loong_core.config.run_folder import RunFolder
+from loong_core.errors import Fault, UserError
+from loong_llm.model import ModelSource, open_model
+from loong_llm.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True)
+class ConvertSource:
+    """A model whose tensors can be read one by one.
+
+    Attributes:
+        hf_config: its `config.json`.
+        dtypes: what each tensor is converted to unless another dtype is asked for, by name, in order.
+        shapes: shape of each.
+        read: gives the values of one; raises `WeightsError` if some are not finite.
+        left_out: names of tensors that are there and not part of the model.
+        companions: a model folder whose tokenizer and generation files come along, if any.
+        tokenizer: what saves the tokenizer's files into a folder, if they come from elsewhere.
+    """
+
+    hf_config: dict[str, Any]
+    dtypes: dict[str, torch.dtype]
+    shapes: dict[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+    left_out: tuple[str, ...] = ()
+    companions: Path | None = None
+    tokenizer: Callable[[Path], Any] | None = None
+
+
+def open_source(path: Path, step: int | None = None) -> ConvertSource:
+    """Find out what a folder is, and check that the model in it is whole.
+
+    Args:
+        path: a Hugging Face folder, a run's `output`, or a checkpoint in a run's `checkpoints`.
+        step: which of a run's checkpoints; the last by default.
+
+    Raises:
+        UserError: if it is none of these, or not whole; every fault is told.
+    """
+    run = RunFolder(path)
+    if (path / MANIFEST).is_file():
+        return _checkpoint(path, RunFolder(path.absolute().parent.parent))
+    if run.run_yaml.is_file():
+        return _checkpoint(_of_step(run, step), run)
+    if step is not None:
+        raise UserError(f"{path} is not a run's folder, so it has no step {step}")
+    return _hugging_face(path)
+
+
+def _hugging_face(path: Path) -> ConvertSource:
+    model = open_model(path.absolute())
+    folder = model.weights
+    if folder is None:
+        raise UserError(f"{path} has a config but no weights to convert")
+    shapes = model.weight_map.tensors(model.config.num_layers)
+    second = model.family.tied_tensors if model.config.tie_embeddings else {}
+    optional = {name: shapes[first] for name, first in second.items() if name not in shapes}
+    folder.check(shapes, optional=optional, harmless=model.family.harmless_tensors)
+
+    def read(name: str) -> Tensor:
+        piece = Piece.whole(name, shapes[name])
+        values = folder.read(piece)
+        if fault := folder.not_finite(piece, values):
+            raise WeightsError(folder.path, [fault])
+        return values
+
+    dtypes = {name: DTYPES[folder.tensors[name].dtype] for name in shapes}
+    left_out = tuple(sorted(folder.tensors.keys() - shapes.keys()))
+    return ConvertSource(model.hf_config, dtypes, shapes, read, left_out, companions=folder.path)
+
+
+def _checkpoint(path: Path, run: RunFolder) -> ConvertSource:
+    folder = ResumeFolder(path)
+    if damaged := [finding for name in folder.files if (finding := folder.check_file(name))]:
+        raise folder.refuse(damaged)
+    model, tokenizer, precision = _of_run(run)
+    shapes = model.weight_map.tensors(model.config.num_layers)
+    pieces = {name: StatePiece("weight", Piece.whole(name, shape)) for name, shape in shapes.items()}
+    if faults := [Fault(str(path), fault) for piece in pieces.values() if (fault := folder.check_piece(piece))]:
+        raise WeightsError(path, faults)
+
+    def read(name: str) -> Tensor:
+        values = folder.read(pieces[name])
+        if wrong := int((~torch.isfinite(values)).sum()):
+            what = f"{name} has {wrong} NaN or Inf among {values.numel()} numbers"
+            raise WeightsError(path, [Fault(str(path), what, "convert an earlier step")])
+        return values
+
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    hf_config = dict(model.hf_config)
+    save_tokenizer = None
+    if tokenizer is not None:
+        opened = load_tokenizer(tokenizer, model.tokenizer_dir)
+        hf_config |= {key: getattr(opened, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        save_tokenizer = opened.save_pretrained
+    return ConvertSource(
+        hf_config,
+        dict.fromkeys(shapes, dtype),
+        shapes,
+        read,
+        companions=model.weights.path if model.weights else model.tokenizer_dir,
+        tokenizer=save_tokenizer,
+    )
+
+
+def _of_step(run: RunFolder, step: int | None) -> Path:
+    """The folder of a run's checkpoint."""
+    found = {ResumeFolder(path).step: path for path in published(run.checkpoints)}
+    if not found:
+        raise UserError(f"{run.root} has no checkpoint yet; its run publishes one every `checkpoint.every` steps")
+    if step is None:
+        return found[max(found)]
+    if step not in found:
+        raise UserError(f"{run.root} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(found)))}")
+    return found[step]
+
+
+def _of_run(run: RunFolder) -> tuple[ModelSource, str | None, str]:
+    """The model that a run trains, what it was told of the tokenizer, and its precision."""
+    try:
+        settings = yaml.safe_load(run.run_yaml.read_text(encoding="utf-8"))
+        section = settings["model"]
+        return open_model(section["source"], section["overrides"]), settings["tokenizer"], settings["precision"]
+    except FileNotFoundError:
+        raise UserError(f"{run.run_yaml} is missing: it says which model the checkpoint is of") from None
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise UserError(f"{run.run_yaml} cannot be read: {error!r}") from error
