@@ -37,7 +37,7 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     Raises:
         ValueError: a sample is empty or does not fit.
     """
-    by_room: list[list[list[int]]] = [[] for _ in range(capacity + 1)]
+    by_room: dict[int, list[list[int]]] = {}
     rooms = 0
     sequences: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
@@ -56,7 +56,7 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
         sequence.append(index)
         left = room - length
         if left:
-            by_room[left].append(sequence)
+            by_room.setdefault(left, []).append(sequence)
             rooms |= 1 << left
     for sequence in sequences:
         sequence.sort()

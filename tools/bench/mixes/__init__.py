@@ -1,0 +1,1 @@
+"""Length histograms of real texts, and how they were measured."""
