@@ -40,7 +40,10 @@ def gather_tokens(x: Tensor, axis: Axis, tokens: int) -> Tensor:
     Returns:
         `[tokens, ...]`, equal on every rank; backward sums the ranks' gradients and hands each rank its run's.
     """
-    return x if axis.size == 1 else _GatherTokens.apply(x, axis)[:tokens]
+    if axis.size == 1:
+        return x
+    whole = _GatherTokens.apply(x, axis)
+    return whole if whole.shape[0] == tokens else whole[:tokens]  # a slice's backward copies, so none without need
 
 
 def sum_to_tokens(x: Tensor, axis: Axis) -> Tensor:
