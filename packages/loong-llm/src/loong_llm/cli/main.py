@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from loong_core.cli.entry import run_app
-from loong_llm.cli import check, evaluate, generate, preprocess, quickstart, train
+from loong_llm.cli import check, convert, evaluate, generate, preprocess, quickstart, train
 
 app = typer.Typer(
     name="loong-llm",
@@ -21,6 +21,7 @@ app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
 app.command("check")(check.check)
 app.command("preprocess")(preprocess.preprocess)
+app.command("convert")(convert.convert)
 app.command("generate")(generate.generate)
 app.command("eval")(evaluate.evaluate)
 
