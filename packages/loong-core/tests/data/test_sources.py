@@ -49,12 +49,12 @@ def test_a_missing_file_is_named_with_the_nearest_that_exists(tmp_path):
     with pytest.raises(UserError, match=r"corpsu\.jsonl does not exist; the nearest name there is .*corpus\.jsonl"):
         resolve(str(tmp_path / "corpsu.jsonl"))
     with pytest.raises(UserError, match=r"does not exist; .* holds corpus\.jsonl"):
-        resolve(str(tmp_path / "quite-another-name.txt"))
+        resolve(str(tmp_path / "quite-another-name.json"))
 
 
 def test_a_missing_relative_file_is_told_where_it_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=rf"missing\.jsonl does not exist; {os.path.realpath(tmp_path)} holds no data"):
+    with pytest.raises(UserError, match=rf"missing\.jsonl does not exist; {os.path.realpath(tmp_path)} holds no file of format jsonl"):
         resolve("missing.jsonl")
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from loong_core.config import RunFolder
 from loong_core.config.checks import batch_faults, run_faults
 from loong_core.config.loading import Loaded
-from loong_core.data.sources import SourceSpec, resolve, weights_of
+from loong_core.data.checks import source_faults
+from loong_core.data.sources import SourceSpec
 from loong_core.device import discover
 from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.parallel.layout import Layout
@@ -76,10 +77,9 @@ def _unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]
 def _data_faults(data: DataSection, given: frozenset[str]) -> list[Fault]:
     found = Findings()
     for key, sources in (("data.train", data.train), ("data.validation", data.validation)):
-        for source in sources:
-            if source.path:
-                _unless_faulty(found, key, lambda path=source.path: resolve(path))
-        _unless_faulty(found, key, lambda own=sources: weights_of([SourceSpec(one.path, one.weight) for one in own]))
+        found.faults += source_faults(
+            [SourceSpec(source.path, source.weight) for source in sources if source.path], key, data.text_key
+        )
     if data.validation and data.validation_fraction > 0:
         what = f"is {data.validation_fraction} while data.validation names sources"
         found.faults.append(Fault("data.validation_fraction", what, "keep one of the two"))

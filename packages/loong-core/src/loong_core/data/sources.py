@@ -205,10 +205,11 @@ def _nearest(path: Path) -> str:
     close = difflib.get_close_matches(missing.name, names, n=1, cutoff=0.5)
     if close:
         return f"; the nearest name there is {parent / close[0]}"
-    data = [name for name in names if format_of(Path(name))]
-    if data:
-        return f"; {parent.resolve()} holds {', '.join(data[:5])}{' ...' if len(data) > 5 else ''}"
-    return f"; {parent.resolve()} holds no data file"
+    wanted = format_of(missing)
+    alike = [name for name in names if (kind := format_of(Path(name))) and kind == (wanted or kind)]
+    if alike:
+        return f"; {parent.resolve()} holds {', '.join(alike[:5])}{' ...' if len(alike) > 5 else ''}"
+    return f"; {parent.resolve()} holds no {f'file of format {wanted}' if wanted else 'data file'}"
 
 
 def weights_of(specs: Sequence[SourceSpec]) -> list[float] | None:

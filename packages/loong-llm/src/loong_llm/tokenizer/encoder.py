@@ -34,7 +34,7 @@ class HuggingFaceEncoder:
         self.suffix = (int(tokenizer.eos_token_id),)  # type: ignore[arg-type]
         around = [int(number) for number in tokenizer("").input_ids]
         self.prefix = tuple(around[:-1] if around[-1:] == list(self.suffix) else around)
-        content = self._backend.to_str() if self._slow is None else _slow_content(tokenizer, vocabulary)
+        content = _slow_content(tokenizer, vocabulary) if self._backend is None else self._backend.to_str()
         self.fingerprint = hashlib.sha256(content.encode("utf-8")).hexdigest()
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
