@@ -5,9 +5,11 @@ import json
 import pytest
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from toy_models import CONFIGS, SMALL, batch_of, named_gradients, randomise
 
+from loong_core.checkpoint.hf_export import export_hf
+from loong_core.checkpoint.pieces import StatePiece
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_llm.model import build_stages, open_model
@@ -89,6 +91,30 @@ def test_loss_logits_and_gradients_equal_one_rank(degree, hf, lengths, ranks, tm
         squares += square
     assert all(bool(seen.all()) for seen in covered.values())
     assert squares == pytest.approx(sum(gradient.pow(2).sum().item() for gradient in expected.values()), rel=1e-10)
+
+
+def export(folder, output):
+    """Write what this rank holds."""
+    context = ParallelContext.build(Layout(tensor=dist.get_world_size()), "cpu")
+    source = open_model(folder)
+    (model,) = build_stages(source, context, dtype=torch.float64)
+    pieces = [
+        StatePiece("weight", *each)
+        for parameter, placement in source.weight_map.placements(model, context)
+        for each in zip(placement.pieces, placement.from_local(parameter.detach()), strict=True)
+    ]
+    export_hf(output, source.hf_config, pieces, context, torch.float64, max_shard_size=20_000)
+
+
+def test_what_four_ranks_hold_is_written_bit_equal_without_the_padding(ranks, tmp_path):
+    (tmp_path / "in").mkdir()
+    save_random(CONFIGS["qwen2, tied"], tmp_path / "in")
+    ranks.run(4, export, tmp_path / "in", tmp_path / "out")
+    stored, written = load_file(tmp_path / "in/model.safetensors"), {}
+    for file in (tmp_path / "out").glob("*.safetensors"):
+        written |= load_file(file)
+    assert written.keys() == stored.keys()
+    assert all(torch.equal(written[name], tensor) for name, tensor in stored.items())
 
 
 def draw(hf, seed):
