@@ -28,6 +28,7 @@ class Sample:
         tolerance: how many rounding errors of `dtype` a result may be off, relative to its own size and to the root
             mean square of its tensor.
         uniform_upstream: the upstream gradient is one number for all elements, as from a sum: a tensor of strides 0.
+        upstream_view: how the upstream gradient is laid out anew.
         gradients_alone: also ask for each gradient without the others, as where parameters are frozen.
     """
 
@@ -41,6 +42,7 @@ class Sample:
     views: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     tolerance: float = 16.0
     uniform_upstream: bool = False
+    upstream_view: Callable[[Tensor], Tensor] = torch.clone
     gradients_alone: bool = False
 
     def tensors(self) -> dict[str, Tensor]:
@@ -90,7 +92,8 @@ def in_both_dtypes(sample: Sample) -> Iterator[Sample]:
 
 def laid_out(sample: Sample, *names: str) -> Iterator[Sample]:
     """The sample with the named inputs as slices and not contiguous, with one upstream number, and in parts."""
-    yield replace(sample, name="slices", views=dict.fromkeys(names, inside_a_larger_tensor))
-    yield replace(sample, name="vectors not contiguous", views=dict.fromkeys(names, transposed))
+    for name, view in (("slices", inside_a_larger_tensor), ("vectors not contiguous", transposed)):
+        yield replace(sample, name=name, views=dict.fromkeys(names, view))
+        yield replace(sample, name=f"{name} in the upstream gradient", upstream_view=view)
     yield replace(sample, name="uniform upstream gradient", uniform_upstream=True)
     yield replace(sample, name="each gradient alone", gradients_alone=True)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from loong_kernels.ops.attention.hardware import HALF_DTYPES, no_cudnn, no_nvidia_gpu, widest_cudnn_head
 from loong_kernels.ops.attention.reference import attention_reference
 from loong_kernels.registry import REGISTRY, Implementation
 
@@ -56,17 +57,6 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, scale: fl
     return OP.serve(case)(q, k, v, causal, head_dim**-0.5 if scale is None else scale)
 
 
-HALF_DTYPES = frozenset({torch.bfloat16, torch.float16})
-
-
-def no_nvidia_gpu() -> str | None:
-    """Why this machine has no NVIDIA GPU that torch's own attention kernels run on, or None."""
-    if not torch.cuda.is_available():
-        return "there is no CUDA device"
-    capability = torch.cuda.get_device_capability()
-    return None if capability >= (8, 0) else f"the GPU's compute capability is {capability}, below (8, 0)"
-
-
 def _flash_supports(case: AttentionCase) -> str | None:
     if case.dtype not in HALF_DTYPES:
         return "takes bfloat16 and float16 only"
@@ -76,13 +66,9 @@ def _flash_supports(case: AttentionCase) -> str | None:
 def _cudnn_supports(case: AttentionCase) -> str | None:
     if case.dtype not in HALF_DTYPES:
         return "takes bfloat16 and float16 only"
-    if case.head_dim > 128 or case.head_dim % 8:
-        return f"takes a head_dim that is a multiple of 8, at most 128, not {case.head_dim}"
+    if case.head_dim > widest_cudnn_head() or case.head_dim % 8:
+        return f"takes a head_dim that is a multiple of 8, at most {widest_cudnn_head()} here, not {case.head_dim}"
     return None if case.length_bits > 1 else "takes sequences of at least 2 tokens"
-
-
-def _no_cudnn() -> str | None:
-    return no_nvidia_gpu() or (None if torch.backends.cudnn.is_available() else "torch was built without cuDNN")
 
 
 REGISTRY.register(Implementation("reference", OP.name, ("*",), attention_reference))
@@ -110,7 +96,7 @@ REGISTRY.register(
         ("cuda",),
         "loong_kernels.ops.attention.sdpa:attention_cudnn",
         priority=100,
-        available=_no_cudnn,
+        available=no_cudnn,
         supports=_cudnn_supports,
         needs="an NVIDIA GPU of compute capability 8.0 or later, and torch with cuDNN 9",
         uses=frozenset({"cudnn"}),

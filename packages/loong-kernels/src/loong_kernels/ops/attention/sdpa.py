@@ -7,7 +7,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-HALF_DTYPES = frozenset({torch.bfloat16, torch.float16})
+from loong_kernels.ops.attention.hardware import HALF_DTYPES
+
+ALIGNMENT = 16
+"""Bytes at whose multiples torch's GPU kernels read; for other addresses cuDNN returns wrong numbers and no error."""
 
 
 def attention_sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
@@ -30,12 +33,22 @@ def attention_cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float)
         return _sdpa(q, k, v, causal, scale)
 
 
+def aligned(x: Tensor) -> Tensor:
+    """`x` itself if a GPU kernel can read it where it lies, else a contiguous copy."""
+    if not x.is_cuda:
+        return x
+    elements = ALIGNMENT // x.element_size()
+    starts = (x.storage_offset(), *x.stride()[:-1])
+    fits = x.stride(-1) == 1 and all(start % elements == 0 for start in starts)
+    return x if fits else x.clone(memory_format=torch.contiguous_format)
+
+
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
     """`[batch, seq, heads, dim]` in and out; that SDPA wants heads first is a matter of strides."""
     out = scaled_dot_product_attention(
-        q.transpose(1, 2),
-        k.transpose(1, 2),
-        v.transpose(1, 2),
+        aligned(q).transpose(1, 2),
+        aligned(k).transpose(1, 2),
+        aligned(v).transpose(1, 2),
         is_causal=causal,
         scale=scale,
         enable_gqa=q.shape[2] != k.shape[2],

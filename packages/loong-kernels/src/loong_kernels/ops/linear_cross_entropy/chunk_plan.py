@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-ACCELERATOR_BUDGET = 1 << 30
-"""Bytes of logits held at once on an accelerator: one to a few chunks a microbatch, so products run at full rate."""
+ACCELERATOR_BUDGET = 1 << 29
+"""Bytes of logits held at once on an accelerator. On an H200 with 8192 tokens, twice as much is 2 % faster."""
 CPU_BUDGET = 1 << 26
 FEWEST_ROWS = 4096
 """Vocabulary rows below which tokens are cut rather than rows."""

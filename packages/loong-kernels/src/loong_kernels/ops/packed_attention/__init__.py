@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loong_kernels.ops.attention import HALF_DTYPES, no_nvidia_gpu
+from loong_kernels.ops.attention.hardware import HALF_DTYPES, no_nvidia_gpu
 from loong_kernels.ops.packed_attention.reference import packed_attention_reference
 from loong_kernels.registry import REGISTRY, Implementation
 

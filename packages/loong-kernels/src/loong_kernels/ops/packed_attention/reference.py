@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 
@@ -14,8 +12,6 @@ def packed_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_seqlen: int, causal: bool, scale: float
 ) -> Tensor:
     """The attention reference on each sequence in turn."""
-    bounds = cu_seqlens.tolist()
-    outputs = [
-        attention_reference(q[None, a:b], k[None, a:b], v[None, a:b], causal, scale)[0] for a, b in pairwise(bounds)
-    ]
-    return torch.cat(outputs)
+    lengths = cu_seqlens.diff().tolist()
+    sequences = zip(q.split(lengths), k.split(lengths), v.split(lengths))
+    return torch.cat([attention_reference(q[None], k[None], v[None], causal, scale)[0] for q, k, v in sequences])

@@ -5,8 +5,6 @@ On an accelerator it waits for the sequence bounds to arrive on the host.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 
@@ -17,8 +15,6 @@ def packed_attention_segments(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_seqlen: int, causal: bool, scale: float
 ) -> Tensor:
     """The op by torch's scaled_dot_product_attention; see `loong_kernels.packed_attention` for the meaning."""
-    outputs = [
-        attention_sdpa(q[None, start:end], k[None, start:end], v[None, start:end], causal, scale)[0]
-        for start, end in pairwise(cu_seqlens.tolist())
-    ]
-    return torch.cat(outputs)
+    lengths = cu_seqlens.diff().tolist()
+    sequences = zip(q.split(lengths), k.split(lengths), v.split(lengths))
+    return torch.cat([attention_sdpa(q[None], k[None], v[None], causal, scale)[0] for q, k, v in sequences])
