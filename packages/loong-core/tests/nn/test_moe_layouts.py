@@ -100,18 +100,17 @@ def compare(config, layout):
     assert ours[4] == pytest.approx(load, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("world_size", "layout"),
-    [
-        (2, Layout(expert=2)),
-        (2, Layout(expert_tensor=2)),
-        (2, Layout(tensor=2, expert=2)),
-        (4, Layout(expert=2, expert_tensor=2)),
-        (4, Layout(tensor=2, expert=2, expert_tensor=2)),
-        (4, Layout(tensor=2, expert=4)),
-    ],
-    ids=lambda value: str(value).replace("=", " ") if isinstance(value, int) else None,
-)
+LAYOUTS = {
+    "expert 2": (2, Layout(expert=2)),
+    "expert-tensor 2": (2, Layout(expert_tensor=2)),
+    "tensor 2, expert 2": (2, Layout(tensor=2, expert=2)),
+    "expert 2, expert-tensor 2": (4, Layout(expert=2, expert_tensor=2)),
+    "tensor 2, expert 2, expert-tensor 2": (4, Layout(tensor=2, expert=2, expert_tensor=2)),
+    "tensor 2, expert 4": (4, Layout(tensor=2, expert=4)),
+}
+
+
+@pytest.mark.parametrize(("world_size", "layout"), LAYOUTS.values(), ids=LAYOUTS.keys())
 def test_outputs_gradients_load_and_choices_equal_one_rank(world_size, layout, ranks):
     ranks.run(world_size, compare, DROPLESS, layout)
 
