@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,17 @@ def test_a_folder_that_another_run_published_first_stays(tmp_path):
         (tmp_path / "store" / "content").write_text("theirs")
     assert (tmp_path / "store" / "content").read_text() == "theirs"
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_what_a_killed_run_left_goes_when_it_is_old(tmp_path):
+    old, young = tmp_path / ".store.1.partial", tmp_path / ".store.2.partial"
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "tokens.bin").write_bytes(b"half")
+    for path in (old / "tokens.bin", old):
+        os.utime(path, (1, 1))
+    written(tmp_path / "store", PIECES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".store.2.partial", "store"]
 
 
 def test_a_store_of_no_documents_is_empty():

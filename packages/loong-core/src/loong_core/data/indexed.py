@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from loong_core.data.sources import indexed_paths
 from loong_core.data.token_store import Ids, TokenStore, smallest_dtype
 from loong_core.errors import UserError
+from loong_core.parallel.megatron_import import import_megatron
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = struct.Struct("<9sQBQQ")
@@ -68,6 +69,7 @@ def open_indexed(prefix: Path) -> TokenStore:
         UserError: see `check_pair`.
     """
     sequences, _ = check_pair(prefix)
+    import_megatron()
     from megatron.core.datasets.indexed_dataset import IndexedDataset
 
     dataset = IndexedDataset(str(prefix))
@@ -98,6 +100,7 @@ class IndexedWriter:
     """Writes a pair with megatron-core's builder; both files get their names only when they are complete."""
 
     def __init__(self, prefix: Path, vocab_size: int) -> None:
+        import_megatron()
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
         self._prefix = prefix

@@ -7,10 +7,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +25,8 @@ from numpy.typing import NDArray
 from loong_core.errors import UserError
 
 Ids = NDArray[np.unsignedinteger[Any] | np.signedinteger[Any]]
+
+_ABANDONED_SECONDS = 3600.0
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -167,8 +171,13 @@ class TokenWriter:
 def published_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder beside `folder`, renamed to it when the body ends well and removed when it does not.
 
-    If `folder` appears meanwhile (another run built the same content), that one stays and ours is dropped.
+    If `folder` appears meanwhile (another run built the same content), that one stays and ours is dropped. What killed
+    runs left half-written goes once nothing has been written to it for an hour.
     """
+    for other in folder.parent.glob(f".{folder.name}.*.partial"):
+        with contextlib.suppress(OSError):
+            if time.time() - max(path.stat().st_mtime for path in [other, *other.iterdir()]) > _ABANDONED_SECONDS:
+                shutil.rmtree(other)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
