@@ -54,7 +54,9 @@ def test_a_missing_file_is_named_with_the_nearest_that_exists(tmp_path):
 
 def test_a_missing_relative_file_is_told_where_it_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=rf"missing\.jsonl does not exist; {os.path.realpath(tmp_path)} holds no file of format jsonl"):
+    with pytest.raises(
+        UserError, match=rf"missing\.jsonl does not exist; {os.path.realpath(tmp_path)} holds no file of format jsonl"
+    ):
         resolve("missing.jsonl")
 
 
