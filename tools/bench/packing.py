@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from loong_core.data.packed_samples import PackedSamples, mark
 from loong_core.data.token_store import TokenStore
 

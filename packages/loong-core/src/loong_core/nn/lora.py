@@ -1,0 +1,331 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685), put on the linear layers of a model that is built and loaded.
+
+The frozen `y = W x` becomes `y = W x + scale B A x` with `A` `[rank, in]` and `B` `[out, rank]`. Our layers hold
+several Hugging Face matrices in one (q, k and v; gate and up); each gets an adapter of its own, a part, which adds to
+its rows of the output, so that adapters are those of the PEFT library. A layer keeps its name and its parameters; a
+forward hook adds what its child module `lora` computes.
+
+Tensor ranks share an adapter as they share its matrix. Column-parallel: each rank holds the rows of `B` that are its
+outputs', and all of `A`, whose gradient on a rank is a partial sum. Row-parallel: each rank holds the columns of `A`
+that are its inputs', `A x` is summed over the ranks, and `B` is whole on all of them, with a partial gradient likewise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+
+from loong_core.checkpoint.pieces import Piece
+from loong_core.checkpoint.weight_map import Placement, Rule, Span, WeightMap
+from loong_core.errors import UserError
+from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear, share
+from loong_core.nn.name_patterns import chosen, matches
+from loong_core.parallel.collectives import copy_to_all, sum_over, sum_to_tokens
+from loong_core.parallel.context import ALONE, ParallelContext
+
+ADAPTER_PREFIX = "base_model.model."
+"""What PEFT puts before the name of the layer that a tensor adapts."""
+ALL_LINEAR = "all-linear"
+"""As a target: every linear layer of the blocks."""
+
+_A, _B, _MAGNITUDE = ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """What adapters to put where.
+
+    Attributes:
+        rank: inner width of an adapter.
+        alpha: the adapter's output is multiplied by `alpha / rank`.
+        dropout: share of the adapter's inputs dropped in training.
+        targets: patterns of Hugging Face layer names (`q_proj`, `layers.3.mlp.*`), or `all-linear`.
+        rslora: multiply by `alpha / sqrt(rank)` instead (arXiv:2312.03732).
+        dora: train the magnitude of each row apart from its direction (arXiv:2402.09353).
+        seed: of the draw of `A`, which is the same for every layout.
+
+    Raises:
+        UserError: numbers out of range, or dropout with dora.
+    """
+
+    rank: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = (ALL_LINEAR,)
+    rslora: bool = False
+    dora: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise UserError(f"lora.rank is {self.rank}; it must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"lora.dropout is {self.dropout}; it must be at least 0 and below 1")
+        if self.dora and self.dropout:
+            raise UserError(f"lora.dropout is {self.dropout} and lora.dora true; with dora set dropout to 0")
+        if not self.targets:
+            raise UserError(f"lora.targets is empty; name layers, or {ALL_LINEAR}")
+
+    @property
+    def scale(self) -> float:
+        """What an adapter's output is multiplied by."""
+        return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
+
+
+class LoraPart(nn.Module):
+    """The adapter of one Hugging Face matrix on this rank.
+
+    Attributes:
+        a: `[rank, local in]`.
+        b: `[local out, rank]`.
+        magnitude: `[local out]` with dora, else None.
+        rows: which of the layer's local outputs it adds to.
+    """
+
+    def __init__(self, rows: slice, a: nn.Parameter, b: nn.Parameter, magnitude: nn.Parameter | None) -> None:
+        super().__init__()
+        self.rows = rows
+        self.a, self.b, self.magnitude = a, b, magnitude
+
+
+class Lora(nn.ModuleDict):
+    """The adapters of one linear layer, one a part, by the last component of the part's name."""
+
+    def __init__(self, linear: ColumnParallelLinear | RowParallelLinear, settings: LoraSettings) -> None:
+        super().__init__()
+        self.scale = settings.scale
+        self.dropout = settings.dropout
+        # The axis over which a row-parallel layer sums, and the ranks that hold the same rows of a column-parallel one.
+        self.summed = linear.axis if isinstance(linear, RowParallelLinear) else ALONE
+        self.replicas = linear.replicas if isinstance(linear, ColumnParallelLinear) else ALONE
+        self.hook: RemovableHandle | None = None
+
+    def adapted(self, linear: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The layer's output with the adapters': `x` is its input, `y` its own output."""
+        x = F.dropout(x, self.dropout, self.training) if self.dropout else x
+        pieces, done = [], 0
+        for part in self._parts():
+            pieces += [y[:, done : part.rows.start]] if done < part.rows.start else []
+            own = y[:, part.rows]
+            b = copy_to_all(part.b, self.replicas)
+            added = F.linear(sum_to_tokens(F.linear(x, part.a), self.summed), b) * self.scale
+            pieces.append(own + added if part.magnitude is None else self._directed(linear, part, own, added))
+            done = part.rows.stop
+        pieces += [y[:, done:]] if done < y.shape[1] else []
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+    @torch.no_grad()
+    def merge(self, linear: ColumnParallelLinear | RowParallelLinear) -> None:
+        """Write the adapters into the layer's weight."""
+        for part in self._parts():
+            own = linear.weight[part.rows]
+            merged = self._adapted_rows(linear, part)
+            if part.magnitude is not None:
+                merged = merged * (part.magnitude.to(merged.dtype) / self.row_norms(linear, part)).unsqueeze(1)
+            own.copy_(merged)
+
+    @torch.no_grad()
+    def row_norms(self, linear: nn.Module, part: LoraPart) -> Tensor:
+        """Euclidean norm of each row of the part's `W + scale B A`, `[local out]`, the whole row's on every rank."""
+        squares = self._adapted_rows(linear, part).pow(2).sum(dim=1)
+        return sum_over(squares, self.summed).sqrt()
+
+    def _directed(self, linear: nn.Module, part: LoraPart, own: Tensor, added: Tensor) -> Tensor:
+        """DoRA (equation 5 with the norm held constant, section 4.3): `m / |W + scale B A| (W + scale B A) x`."""
+        magnitude = copy_to_all(part.magnitude, self.replicas)  # type: ignore[arg-type]
+        ratio = magnitude / self.row_norms(linear, part).to(magnitude.dtype)
+        bias = linear.bias
+        plain = own if bias is None else own - bias[part.rows]  # type: ignore[index]
+        return own + (ratio - 1) * plain + ratio * added
+
+    def _adapted_rows(self, linear: nn.Module, part: LoraPart) -> Tensor:
+        """`W + scale B A` of the part's rows, `[local out, local in]`, in float32 at least."""
+        wide = torch.promote_types(part.a.dtype, torch.float32)
+        return linear.weight[part.rows].to(wide) + self.scale * part.b.to(wide) @ part.a.to(wide)  # type: ignore[index]
+
+    def _parts(self) -> Iterator[LoraPart]:
+        return iter(self.values())  # type: ignore[arg-type]
+
+
+def lora_weight_map(weight_map: WeightMap, settings: LoraSettings) -> WeightMap:
+    """A weight map that knows the adapters too, under the names that PEFT gives their tensors."""
+    rules = list(weight_map.rules)
+    for rule in weight_map.rules:
+        if not _may_be_adapted(rule):
+            continue
+        layer = rule.ours.removesuffix(".weight")
+        for name, group in groupby(rule.spans, lambda span: span.name):
+            spans = list(group)
+            theirs = f"{ADAPTER_PREFIX}{name.removesuffix('.weight')}"
+            ours = f"{layer}.lora.{_last(name)}"
+            outputs, inputs = spans[0].shape
+            cuts = [span.cut if span.cut is not None and span.cut.dim == 0 else None for span in spans]
+            across = spans[0].cut if spans[0].cut is not None and spans[0].cut.dim == 1 else None
+            rules.append(Rule(f"{ours}.a", Span(theirs + _A, (settings.rank, inputs), across), layers=rule.layers))
+            b = [Span(theirs + _B, (outputs, settings.rank), cut) for cut in cuts]
+            rules.append(Rule(f"{ours}.b", *b, layers=rule.layers))
+            if settings.dora:
+                magnitude = [Span(theirs + _MAGNITUDE, (outputs,), cut) for cut in cuts]
+                rules.append(Rule(f"{ours}.magnitude", *magnitude, layers=rule.layers))
+    return WeightMap(rules)
+
+
+def apply_lora(
+    stages: Iterable[nn.Module],
+    weight_map: WeightMap,
+    num_layers: int,
+    context: ParallelContext,
+    settings: LoraSettings,
+) -> WeightMap:
+    """Freeze a loaded model and put adapters on its linear layers; to be called before an engine is built around it.
+
+    Args:
+        stages: the modules of this rank, with their weights.
+        weight_map: their family's.
+        num_layers: layers of the whole model.
+        context: the one they were built with.
+        settings: which adapters.
+
+    Returns:
+        The weight map to give to the engine. `B` starts at zero, so the model computes what it did.
+
+    Raises:
+        UserError: a target matches nothing, or something that is not a linear layer of a block.
+    """
+    wanted = _wanted(weight_map, num_layers, settings)
+    extended = lora_weight_map(weight_map, settings)
+    for stage in stages:
+        stage.requires_grad_(False)
+        for layer, linear in _linears(stage):
+            placement = weight_map.placement(f"{layer}.weight", context)
+            parts = [part for part in _parts_of(placement) if part[0] in wanted]
+            if parts:
+                _adapt(layer, linear, parts, extended, context, settings)
+    return extended
+
+
+def merge_lora(stages: Iterable[nn.Module]) -> None:
+    """Write every adapter into its layer's weight and take it off; the model computes the same, without adapters."""
+    for stage in stages:
+        for _, linear in _linears(stage):
+            lora = getattr(linear, "lora", None)
+            if isinstance(lora, Lora):
+                lora.merge(linear)
+                if lora.hook is not None:
+                    lora.hook.remove()
+                del linear.lora
+
+
+def adapter_layers(names: Iterable[str]) -> set[str]:
+    """The Hugging Face layers that adapter tensors of these names adapt."""
+    return {
+        name.removeprefix(ADAPTER_PREFIX).removesuffix(ending)
+        for name in names
+        for ending in (_A, _B, _MAGNITUDE)
+        if name.startswith(ADAPTER_PREFIX) and name.endswith(ending)
+    }
+
+
+def linear_layers(weight_map: WeightMap, num_layers: int) -> set[str]:
+    """The Hugging Face names of every layer that can be adapted."""
+    adaptable = WeightMap(rule for rule in weight_map.rules if _may_be_adapted(rule))
+    return {name.removesuffix(".weight") for name in adaptable.tensors(num_layers)}
+
+
+def _may_be_adapted(rule: Rule) -> bool:
+    """Whether a rule is for a matrix within the blocks."""
+    matrices = all(len(span.shape) == 2 for span in rule.spans)
+    return "{layer}" in rule.ours and rule.ours.endswith(".weight") and matrices and not rule.experts
+
+
+def _wanted(weight_map: WeightMap, num_layers: int, settings: LoraSettings) -> set[str]:
+    """The Hugging Face layers that the targets name."""
+    linears = linear_layers(weight_map, num_layers)
+    if ALL_LINEAR in settings.targets:
+        return linears
+    for target in settings.targets:
+        others = [name for name in weight_map.tensors(num_layers) if matches(name, target)]
+        if others and not any(matches(name, target) for name in linears):
+            raise UserError(
+                f"lora.targets: {target!r} matches {others[0]}, which takes no adapter; only the linear layers of the "
+                f"blocks do: {', '.join(sorted({_last(name) for name in linears}))}"
+            )
+    return chosen(linears, settings.targets, "lora.targets")
+
+
+def _linears(stage: nn.Module) -> list[tuple[str, Any]]:
+    kinds = (ColumnParallelLinear, RowParallelLinear)
+    return [(name, module) for name, module in stage.named_modules() if isinstance(module, kinds)]
+
+
+def _parts_of(placement: Placement) -> Iterator[tuple[str, slice]]:
+    """The Hugging Face layers in a weight, each with its rows."""
+    row = 0
+    for name, group in groupby(zip(placement.pieces, placement.rooms, strict=True), lambda pair: pair[0].name):
+        rows = sum(room[0] for _, room in group)
+        yield name.removesuffix(".weight"), slice(row, row + rows)
+        row += rows
+
+
+def _last(name: str) -> str:
+    return name.removesuffix(".weight").rsplit(".", 1)[-1]
+
+
+def _adapt(
+    layer: str,
+    linear: ColumnParallelLinear | RowParallelLinear,
+    parts: list[tuple[str, slice]],
+    weight_map: WeightMap,
+    context: ParallelContext,
+    settings: LoraSettings,
+) -> None:
+    """Put adapters on one layer."""
+    lora = Lora(linear, settings)
+    column = isinstance(linear, ColumnParallelLinear)
+    counted = not isinstance(linear, ColumnParallelLinear) or linear.replicas.rank == 0
+    like = linear.weight
+
+    def whole(values: Tensor) -> nn.Parameter:
+        """A parameter that every tensor rank holds, whose gradient on a rank is a partial sum."""
+        parameter = nn.Parameter(values.to(like.device, like.dtype))
+        parameter.sequence_parallel = context.sequence_parallel  # type: ignore[attr-defined]
+        return parameter
+
+    def cut(values: Tensor, dim: int) -> nn.Parameter:
+        parameter = nn.Parameter(values.to(like.device, like.dtype))
+        return share(parameter, dim, context, counted=counted)
+
+    for name, rows in parts:
+        own = f"{layer}.lora.{_last(name)}"
+        drawn = weight_map.placement(f"{own}.a", context)
+        a = drawn.to_local([_uniform(piece, settings.seed) for piece in drawn.pieces])
+        b = torch.zeros(weight_map.placement(f"{own}.b", context).shape)
+        part = LoraPart(rows, whole(a) if column else cut(a, 1), cut(b, 0) if column else whole(b), None)
+        if settings.dora:
+            norms = lora.row_norms(linear, part)
+            part.magnitude = cut(norms, 0) if column else whole(norms)
+        lora[_last(name)] = part
+    linear.lora = lora
+    lora.hook = linear.register_forward_hook(_add)
+
+
+def _add(linear: Any, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return linear.lora.adapted(linear, arguments[0], output)
+
+
+def _uniform(piece: Piece, seed: int) -> Tensor:
+    """This box of an `A` drawn as PEFT draws it: uniform within `1 / sqrt(in)` (He et al. 2015 with slope sqrt(5))."""
+    digest = hashlib.sha256(f"{seed}/{piece.name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+    bound = 1 / sqrt(piece.global_shape[1])
+    whole = torch.empty(piece.global_shape).uniform_(-bound, bound, generator=generator)
+    return whole[piece.slices]

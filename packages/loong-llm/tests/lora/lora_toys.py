@@ -1,0 +1,45 @@
+"""Models with adapters at random, and the adapters' gradients by name."""
+
+import torch
+from toy_models import named_gradients
+
+from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings, apply_lora
+from loong_core.parallel.context import ParallelContext
+from loong_llm.model import build_stages, open_model
+
+CONTEXT = ParallelContext.single()
+SETTINGS = {
+    "every linear": LoraSettings(rank=3, alpha=5),
+    "queries and values": LoraSettings(rank=2, targets=("q_proj", "v_proj")),
+    "up of the second layer": LoraSettings(rank=2, targets=("layers.1.mlp.up_proj",)),
+    "rslora": LoraSettings(rank=4, alpha=8, rslora=True),
+    "dora": LoraSettings(rank=3, alpha=4, dora=True),
+}
+
+
+def ours(folder):
+    source = open_model(folder)
+    return source, build_stages(source, CONTEXT, dtype=torch.float64)
+
+
+def adapted(folder, settings, seed=3):
+    """Our model with adapters drawn at random (a fresh one does nothing), and the extended weight map."""
+    source, stages = ours(folder)
+    weight_map = apply_lora(stages, source.weight_map, source.config.num_layers, CONTEXT, settings)
+    for number, (name, parameter) in enumerate(stages[0].named_parameters()):
+        if ".lora." in name:
+            generator = torch.Generator().manual_seed(seed + number)
+            with torch.no_grad():
+                drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.copy_(1 + 0.1 * drawn if parameter.ndim == 1 else 0.3 * drawn)
+    return source, stages, weight_map
+
+
+def adapter_gradients(stage, weight_map):
+    known = {id(parameter) for parameter in stage.parameters() if parameter.requires_grad}
+    for parameter in stage.parameters():
+        if id(parameter) not in known:
+            assert parameter.grad is None
+            parameter.grad = torch.zeros_like(parameter)
+    found = named_gradients(stage, weight_map, CONTEXT)
+    return {name: gradient for name, gradient in found.items() if name.startswith(ADAPTER_PREFIX)}
