@@ -83,6 +83,7 @@ def docs(session: nox.Session) -> None:
     session.run_install(
         "uv", "sync", "--all-packages", env={"UV_PROJECT_ENVIRONMENT": session.virtualenv.location}, silent=True
     )
+    session.run("python", "-m", "tools.run_files", "--check", env=ENVIRONMENT)
     session.run("python", "-m", "tools.docs", *session.posargs, env=ENVIRONMENT)
 
 
