@@ -16,7 +16,18 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LayoutSection(Section):
-    """Degrees of parallelism. What the product leaves of the ranks is the data-parallel degree."""
+    """Degrees of parallelism: how many ranks share what. What is left of the ranks reads different data.
+
+    Attributes:
+        tensor: ranks that share each matrix; a divisor of the attention heads and of the feed-forward width.
+        pipeline: ranks that share the layers.
+        virtual_pipeline: stages that a pipeline rank holds.
+        context: ranks that share each sequence in attention.
+        expert: ranks that share the experts of a layer.
+        expert_tensor: ranks that share each matrix of an expert.
+        shard: ranks that share the optimizer's state; 1 lets it follow from `replicate`.
+        replicate: copies of the sharded state.
+    """
 
     tensor: Count = 1
     pipeline: Count = 1
@@ -29,9 +40,13 @@ class LayoutSection(Section):
 
 
 class SpikeSection(Section):
-    """What to do when a step's loss exceeds `factor` times the median of the last `window` steps'.
+    """What to do when a step's loss is far above those before it.
 
-    `report` says so, `skip` drops the step's gradients, `stop` ends the run before the step is applied (status 3).
+    Attributes:
+        policy: `report` says so, `skip` drops the step's gradients, `stop` ends the run before the step is applied
+            (status 3).
+        factor: a spike is a loss above this many times the median of the window.
+        window: how many losses before the step are looked at.
     """
 
     policy: Literal["report", "skip", "stop"] = "report"
@@ -40,7 +55,12 @@ class SpikeSection(Section):
 
 
 class ProfileSection(Section):
-    """Steps to profile, `[first, last]`: a trace of each rank, and with `memory` a snapshot of its allocations."""
+    """A profiler's trace of chosen steps, of each rank, in `profile/` of the run folder.
+
+    Attributes:
+        steps: `[first, last]`.
+        memory: whether allocations are recorded too.
+    """
 
     steps: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     memory: bool = False
@@ -50,19 +70,27 @@ class TrainSection(Section):
     """Length, batch, AdamW and learning-rate schedule of a run, and what is watched while it trains.
 
     Attributes:
-        steps: optimizer steps of the whole run; or `epochs`, passes over the training data. One of the two.
+        steps: optimizer steps of the whole run; either this or `epochs` is given.
+        epochs: passes over the training data, in place of `steps`.
         stop_at: save a checkpoint and end (status 0) at this step; the same run file without it goes on.
         global_batch_size: sequences in one optimizer step, over all ranks.
         micro_batch_size: sequences in one forward and backward of one data rank.
-        lr: learning rate after `warmup_steps` steps of linear rise.
+        lr: learning rate at the end of the warm-up.
         min_lr: where `cosine`, `linear` and `wsd` end.
-        decay_steps: length of the decay. `cosine` and `linear` decay right after warm-up (default: to the end of the
-            run) and stay at `min_lr`; `wsd` stays at `lr` and decays over the last steps (default: a tenth of the run).
+        warmup_steps: steps over which the learning rate rises from 0 to `lr`.
+        schedule: how it falls afterwards; `wsd` stays at `lr` and falls at the end, `constant` never falls.
+        decay_steps: length of the fall: for `cosine` and `linear` right after the warm-up (default: to the end of the
+            run; after it the rate stays at `min_lr`), for `wsd` the last steps of the run (default: a tenth of it).
         weight_decay: AdamW's, on matrices only (neither norms nor biases).
+        beta1: AdamW's decay rate of the mean gradient.
+        beta2: AdamW's decay rate of the mean squared gradient.
+        eps: AdamW's addition to the root of the mean squared gradient.
         clip_grad: largest norm of the gradient over all parameters; 0 for no clipping.
         validate_every: steps between validations, where there is validation data; also before the first step and
             after the last.
         validation_steps: global batches of one validation; all the validation data where not given.
+        spike: what to do about a sudden rise of the loss.
+        profile: which steps to profile.
     """
 
     steps: Count | None = None
@@ -87,7 +115,13 @@ class TrainSection(Section):
 
 
 class CheckpointSection(Section):
-    """Resume checkpoints: `every` so many steps (default: only at the end), and the last `keep` are kept."""
+    """Checkpoints to resume from, in `checkpoints/` of the run folder; the last step's is always saved.
+
+    Attributes:
+        every: steps from one to the next; only the last step's where not given.
+        keep: how many are kept.
+        asynchronous: whether training goes on while one is written.
+    """
 
     every: Count | None = None
     keep: Count = 2
@@ -95,7 +129,14 @@ class CheckpointSection(Section):
 
 
 class WandbSection(Section):
-    """Weights & Biases, from the extra `loong-core[wandb]`. `offline` writes under the run folder only."""
+    """Weights & Biases, from the extra `loong-core[wandb]`.
+
+    Attributes:
+        project: where the run is filed.
+        entity: whose project it is; your own by default.
+        name: the run's; W&B makes one up by default.
+        offline: whether to write under the run folder only.
+    """
 
     project: Annotated[str, REQUIRED] = ""
     entity: str | None = None
@@ -104,7 +145,13 @@ class WandbSection(Section):
 
 
 class LoggingSection(Section):
-    """Beside `metrics.jsonl`, which has every step: a console line each `every` steps, TensorBoard, W&B."""
+    """What is told besides `metrics.jsonl`, which has every step.
+
+    Attributes:
+        every: steps from one line on the console to the next.
+        tensorboard: whether to write event files, from the extra `loong-core[tensorboard]`.
+        wandb: Weights & Biases, if its section is given.
+    """
 
     every: Count = 1
     tensorboard: bool = False
@@ -120,6 +167,10 @@ class RunConfig(Section):
         device: `auto`, or a device that `loong devices` lists.
         engine: what runs the model over the ranks.
         precision: `bf16` computes in bf16 with fp32 main weights and gradients, `fp32` in fp32.
+        layout: how ranks share the work.
+        train: length, batch, optimizer, schedule.
+        checkpoint: what to resume from.
+        logging: what is told.
         kernels: implementation by op name where another than the default is wanted (`loong ops` lists them).
     """
 

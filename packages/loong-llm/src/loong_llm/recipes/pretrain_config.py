@@ -68,7 +68,9 @@ class PretrainConfig(RunConfig):
     """A pretraining run.
 
     Attributes:
+        model: what is trained.
         tokenizer: a Hugging Face folder, or `bytes` for the built-in one; the model folder's by default.
+        data: what it is trained on.
     """
 
     model: Annotated[ModelSection, REQUIRED] = ModelSection()
