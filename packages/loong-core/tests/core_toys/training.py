@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from core_toys.model import build_stages, forward_step, step_batches, weight_map
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.device.cpu import CpuDevice
 from loong_core.engine.base import Engine
+from loong_core.engine.fsdp.engine import FsdpEngine
 from loong_core.engine.megatron.engine import MegatronEngine
 from loong_core.engine.settings import EngineSettings
 from loong_core.parallel.context import ParallelContext
@@ -24,13 +26,15 @@ def toy_engine(
     *,
     tied: bool = False,
     hidden_size: int | None = None,
-) -> tuple[MegatronEngine, ParallelContext]:
-    """The toy model under the megatron engine on this rank."""
+    kind: str = "megatron",
+) -> tuple[Any, ParallelContext]:
+    """The toy model under an engine on this rank."""
     context = ParallelContext.build(layout, "cpu")
     stages = build_stages(context, settings.dtype, tied=tied)
-    return MegatronEngine(
-        stages, weight_map(tied=tied), context, CpuDevice(), settings, hidden_size=hidden_size
-    ), context
+    names, device = weight_map(tied=tied), CpuDevice()
+    if kind == "fsdp":
+        return FsdpEngine(stages, names, context, device, settings), context
+    return MegatronEngine(stages, names, context, device, settings, hidden_size=hidden_size), context
 
 
 def train(
@@ -58,9 +62,14 @@ def assemble(pieces: Iterable[StatePiece]) -> dict[str, Tensor]:
 
 
 def trained(
-    layout: Layout, settings: EngineSettings, steps: int, tied: bool = False, global_batch: int = 4
+    layout: Layout,
+    settings: EngineSettings,
+    steps: int,
+    tied: bool = False,
+    global_batch: int = 4,
+    kind: str = "megatron",
 ) -> tuple[list[tuple[float, float]], dict[str, Tensor]]:
     """Curve and whole state after some steps."""
-    engine, context = toy_engine(layout, settings, tied=tied)
+    engine, context = toy_engine(layout, settings, tied=tied, kind=kind)
     curve = train(engine, context, range(steps), global_batch=global_batch)
     return curve, assemble(engine.state_pieces())

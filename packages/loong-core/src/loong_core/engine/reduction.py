@@ -1,4 +1,4 @@
-"""From sums on one rank to the loss of a global batch, equal on every rank."""
+"""The loss of a global batch: summed over a rank's microbatches, then over ranks, equal on every rank."""
 
 from __future__ import annotations
 
@@ -8,10 +8,35 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from loong_core.engine.base import StepLoss
+from loong_core.engine.base import LossTerms, StepLoss
 from loong_core.parallel.context import ParallelContext
 
 _FIXED = 3
+
+
+class LossTally:
+    """The loss of one step, summed on the device over this rank's microbatches."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.tokens = torch.zeros((), dtype=torch.float64, device=device)
+        self.microbatches = 0
+        self.metrics: dict[str, Tensor] = {}
+
+    def add(self, terms: LossTerms) -> None:
+        """Add a microbatch's terms."""
+        self.loss_sum += terms.loss_sum.detach()
+        self.tokens += terms.tokens
+        self.microbatches += 1
+        for name, value in terms.metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + value.detach().to(torch.float64)
+
+    def vector(self) -> Tensor:
+        """Sums to be added over ranks, float64: loss, tokens, microbatches, then the metrics in order of name."""
+        counted = torch.full_like(self.loss_sum, self.microbatches)
+        return torch.stack(
+            [self.loss_sum, self.tokens, counted, *(self.metrics[name] for name in sorted(self.metrics))]
+        )
 
 
 def global_loss(sums: Tensor, names: Sequence[str], context: ParallelContext) -> tuple[StepLoss, Tensor]:

@@ -19,8 +19,8 @@ from loong_core.engine.base import Engine, ForwardStep, StepLoss
 from loong_core.engine.megatron import optimizer_state
 from loong_core.engine.megatron.configs import ddp_config, optimizer_config, transformer_config
 from loong_core.engine.megatron.optimizer_state import OwnedRange
-from loong_core.engine.megatron.stage import LossTally, MegatronStage, schedule_step, stage_of
-from loong_core.engine.reduction import global_loss
+from loong_core.engine.megatron.stage import MegatronStage, schedule_step, stage_of
+from loong_core.engine.reduction import LossTally, global_loss
 from loong_core.engine.settings import EngineSettings
 from loong_core.engine.shards import fragments
 from loong_core.errors import UserError

@@ -1,4 +1,4 @@
-"""A pipeline stage as megatron-core's schedules see it, and the sums of a step's loss.
+"""A pipeline stage as megatron-core's schedules see it.
 
 Schedules hand hidden states to a module by `set_input_tensor` and call a step function that returns an output and a
 loss function. The project's stages are plain modules and its recipes plain functions; this is the seam between them.
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from loong_core.engine.base import ForwardStep, LossTerms
+from loong_core.engine.reduction import LossTally
 
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -55,31 +56,6 @@ class MegatronStage(nn.Module):
     def shared_embedding_or_output_weight(self) -> nn.Parameter | None:
         """The table whose gradient is summed over first and last stage."""
         return getattr(self.stage, "tied_table", None)
-
-
-class LossTally:
-    """The loss of one step, summed on the device over this rank's microbatches."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self.tokens = torch.zeros((), dtype=torch.float64, device=device)
-        self.microbatches = 0
-        self.metrics: dict[str, Tensor] = {}
-
-    def add(self, terms: LossTerms) -> None:
-        """Add a microbatch's terms."""
-        self.loss_sum += terms.loss_sum.detach()
-        self.tokens += terms.tokens
-        self.microbatches += 1
-        for name, value in terms.metrics.items():
-            self.metrics[name] = self.metrics.get(name, 0.0) + value.detach().to(torch.float64)
-
-    def vector(self) -> Tensor:
-        """Sums to be added over ranks, float64: loss, tokens, microbatches, then the metrics in order of name."""
-        counted = torch.full_like(self.loss_sum, self.microbatches)
-        return torch.stack(
-            [self.loss_sum, self.tokens, counted, *(self.metrics[name] for name in sorted(self.metrics))]
-        )
 
 
 ScheduleStep = Callable[[Iterator[Any], nn.Module], tuple[Tensor, Callable[..., Any]]]

@@ -1,0 +1,257 @@
+"""The engine on torch's FSDP2: weights, gradients and optimizer state are all divided among data ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+from loong_core.checkpoint.pieces import StatePiece
+from loong_core.checkpoint.weight_map import WeightMap
+from loong_core.device.protocol import Device
+from loong_core.engine.base import Engine, ForwardStep, LossTerms, StepLoss
+from loong_core.engine.fsdp.shard import ParameterShard
+from loong_core.engine.reduction import LossTally, global_loss
+from loong_core.engine.settings import EngineSettings
+from loong_core.engine.shards import fragments
+from loong_core.errors import UserError
+from loong_core.parallel.context import ParallelContext
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class FsdpEngine(Engine):
+    """Trains a plain module with `fully_shard`.
+
+    Weights are kept in float32 (at precision fp64 in float64), gathered in the precision's dtype for forward and
+    backward, and gradients are reduced in float32 at every microbatch, so that no rank holds a whole gradient.
+    `layout.replicate` copies are kept of the sharded state (HSDP).
+
+    Args:
+        stages: one module, on the context's device. Each child of its `layers` is gathered on its own.
+        weight_map: what its parameters are called outside.
+        context: from `ParallelContext.build`; tensor, pipeline and expert degrees are 1.
+        device: the run's device.
+        settings: precision, AdamW, clipping. Communication always overlaps; sizes follow the layers.
+
+    Raises:
+        UserError: the layout asks for more than this engine does.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[nn.Module],
+        weight_map: WeightMap,
+        context: ParallelContext,
+        device: Device,
+        settings: EngineSettings,
+    ) -> None:
+        _check_layout(context)
+        (stage,) = stages
+        self.stages = [stage]
+        self.weight_map = weight_map
+        self.context = context
+        self.device = device
+        self.settings = settings
+        self.updates = 0
+        self._grad_norm: float | None = None
+        self._placements = {
+            name: weight_map.placement(name, context) for name, _ in stage.named_parameters(remove_duplicate=True)
+        }
+        kept = torch.float64 if settings.precision == "fp64" else torch.float32
+        stage.to(kept)
+        self._shard(stage)
+        self._shards = [
+            ParameterShard.of(name, parameter, context.shard.rank, context.shard.size)
+            for name, parameter in stage.named_parameters()
+        ]
+        self._optimizer = self._make_optimizer() if settings.has_optimizer else None
+
+    def _shard(self, stage: nn.Module) -> None:
+        policy = MixedPrecisionPolicy()
+        if self.settings.precision == "bf16":
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        mesh = _mesh(self.context)
+        layers = getattr(stage, "layers", None)
+        for layer in layers.children() if isinstance(layers, nn.Module) else ():
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        fully_shard(stage, mesh=mesh, mp_policy=policy)
+        if callable(getattr(stage, "logits", None)):
+            register_fsdp_forward_method(stage, "logits")
+
+    def _make_optimizer(self) -> torch.optim.AdamW:
+        """AdamW over the local shards, its state allocated now so that what does not fit fails at the start."""
+        settings = self.settings
+        groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+        for shard in self._trained():
+            groups[settings.decays(shard.name, shard.sharded)].append(shard.local)
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": local, "weight_decay": settings.weight_decay if decayed else 0.0}
+                for decayed, local in groups.items()
+            ],
+            betas=settings.betas,
+            eps=settings.eps,
+            fused=True,
+        )
+        for shard in self._trained():
+            optimizer.state[shard.local] = {name: torch.zeros_like(shard.local) for name in MOMENTS}
+            optimizer.state[shard.local]["step"] = torch.zeros((), dtype=torch.float32, device=shard.local.device)
+        return optimizer
+
+    def accumulate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
+        """Forward and backward over this data rank's microbatches; gradients are then the global batch's mean's."""
+        self.discard()
+        tally = LossTally(self.context.device)
+        for batch in microbatches:
+            terms = _loss_terms(forward_step(self.stages[0], batch, None))
+            tally.add(terms)
+            terms.loss_sum.backward()
+        loss, tokens = self._reduce(tally)
+        # FSDP averages over the ranks that share and copy the state; the sum over them is what is divided by tokens.
+        scale = self.context.data_context.size / tokens.clamp(min=1)
+        for shard in self._trained():
+            shard.take_gradient(scale)
+        return loss
+
+    def evaluate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
+        """Loss without gradient, the module in evaluation mode."""
+        stage = self.stages[0]
+        training = stage.training
+        stage.eval()
+        tally = LossTally(self.context.device)
+        with torch.no_grad():
+            for batch in microbatches:
+                tally.add(_loss_terms(forward_step(stage, batch, None)))
+        stage.train(training)
+        return self._reduce(tally)[0]
+
+    def _reduce(self, tally: LossTally) -> tuple[StepLoss, Tensor]:
+        return global_loss(tally.vector(), sorted(tally.metrics), self.context)
+
+    def grad_norm(self) -> float:
+        """Euclidean norm of the accumulated gradients over all ranks, before clipping; NaN or Inf if any element is."""
+        if self._grad_norm is None:
+            square = torch.zeros((), dtype=torch.float64, device=self.context.device)
+            gradients = self._gradients()
+            if gradients:
+                square += nn.utils.get_total_norm(gradients).double().square()
+            dist.all_reduce(square, group=self.context.shard.group)
+            self._grad_norm = float(square.sqrt())
+        return self._grad_norm
+
+    def apply(self, lr: float) -> None:
+        """Clip the accumulated gradients to the configured norm and take one optimizer step at rate `lr`.
+
+        Raises:
+            RuntimeError: at precision fp64, which has no optimizer.
+        """
+        if self._optimizer is None:
+            raise RuntimeError("precision fp64 compares losses and gradients only: there is no optimizer to step")
+        norm = torch.tensor(self.grad_norm(), device=self.context.device)
+        if self.settings.clip_grad > 0:
+            nn.utils.clip_grads_with_norm_([shard.local for shard in self._trained()], self.settings.clip_grad, norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        self.updates += 1
+        self._grad_norm = None
+
+    def discard(self) -> None:
+        """Drop the accumulated gradients; weights and optimizer state stay as they were."""
+        self._grad_norm = None
+        for shard in self._shards:
+            shard.drop_gradient()
+
+    def state_pieces(self, *, optimizer: bool = True) -> Iterator[StatePiece]:
+        """This rank's shards as boxes of canonical tensors; of copies (HSDP) the first yields them."""
+        yield from self._pieces(lambda shard: self._tensors(shard, optimizer))
+
+    def gradient_pieces(self) -> Iterator[StatePiece]:
+        """This rank's shards of the accumulated gradients, kind `gradient`."""
+        yield from self._pieces(lambda shard: {} if shard.local.grad is None else {"gradient": shard.local.grad})
+
+    def weight_pieces(self) -> Iterable[StatePiece]:
+        """This rank's shards of the weights, in the dtype of forward."""
+        yield from self._pieces(lambda shard: {"weight": shard.local.detach().to(self.settings.dtype)})
+
+    def load_state(self, read: Callable[[StatePiece], Tensor | None], *, optimizer: bool = True) -> None:
+        """Fill this rank's shards; where `read` returns None the value stays."""
+        for shard in self._shards:
+            tensors = self._tensors(shard, optimizer)
+            for fragment in fragments(self._placements[shard.name], shard.start, shard.stop):
+                for kind, values in tensors.items():
+                    stored = read(StatePiece(kind, fragment.piece))
+                    if stored is not None:
+                        fragment.view(values.view(-1)).copy_(stored)
+
+    def set_updates(self, updates: int) -> None:
+        """Continue from this many optimizer steps (Adam's bias correction depends on it)."""
+        self.updates = updates
+        if self._optimizer is not None:
+            for state in self._optimizer.state.values():
+                state["step"].fill_(updates)
+
+    def _tensors(self, shard: ParameterShard, optimizer: bool) -> dict[str, Tensor]:
+        tensors = {"weight": shard.local.detach()}
+        if optimizer and self._optimizer is not None and shard.trained:
+            state = self._optimizer.state[shard.local]
+            tensors |= {name: state[name] for name in MOMENTS}
+        return tensors
+
+    def _pieces(self, tensors_of: Callable[[ParameterShard], dict[str, Tensor]]) -> Iterator[StatePiece]:
+        if self.context.replicate.rank > 0:
+            return
+        for shard in self._shards:
+            tensors = tensors_of(shard)
+            for fragment in fragments(self._placements[shard.name], shard.start, shard.stop):
+                for kind, values in tensors.items():
+                    yield StatePiece(kind, fragment.piece, fragment.view(values.view(-1)))
+
+    def _trained(self) -> list[ParameterShard]:
+        return [shard for shard in self._shards if shard.trained]
+
+    def _gradients(self) -> list[Tensor]:
+        return [shard.local.grad for shard in self._trained() if shard.local.grad is not None and shard.local.numel()]
+
+
+def _check_layout(context: ParallelContext) -> None:
+    unmet = [
+        f"layout.{name}={degree}"
+        for name in ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
+        if (degree := getattr(context.layout, name)) > 1
+    ]
+    if unmet:
+        raise UserError(
+            f"engine fsdp divides a model among data ranks only, but {', '.join(unmet)}; set these to 1, or use "
+            "engine: megatron"
+        )
+
+
+def _mesh(context: ParallelContext) -> DeviceMesh:
+    """The data ranks as FSDP takes them: `[shard]`, or `[replicate, shard]` where there are copies."""
+    shard, replicate = context.shard, context.replicate
+    if shard.group is None or replicate.group is None:
+        raise RuntimeError("ParallelContext.single has no process groups: use ParallelContext.build for an engine")
+    if replicate.size == 1:
+        return DeviceMesh.from_group(shard.group, context.device.type, mesh_dim_names=("shard",))
+    ranks = torch.tensor(
+        [
+            [context.first_rank + copy * shard.size + place for place in range(shard.size)]
+            for copy in range(replicate.size)
+        ]
+    )
+    return DeviceMesh.from_group(
+        [replicate.group, shard.group], context.device.type, mesh=ranks, mesh_dim_names=("replicate", "shard")
+    )
+
+
+def _loss_terms(result: LossTerms | Tensor) -> LossTerms:
+    if not isinstance(result, LossTerms):
+        raise TypeError("the forward step returned hidden states; with one stage it returns LossTerms")
+    return result
