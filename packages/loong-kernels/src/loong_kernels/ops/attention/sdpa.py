@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -38,9 +40,26 @@ def aligned(x: Tensor) -> Tensor:
     if not x.is_cuda:
         return x
     elements = ALIGNMENT // x.element_size()
-    starts = (x.storage_offset(), *x.stride()[:-1])
-    fits = x.stride(-1) == 1 and all(start % elements == 0 for start in starts)
+    # The compiler keeps offsets from its tracing, and aligns what it hands to kernels like these itself.
+    first = 0 if torch.compiler.is_compiling() else x.storage_offset()
+    steps = [stride for size, stride in zip(x.shape[:-1], x.stride()[:-1]) if size > 1]
+    fits = x.stride(-1) == 1 and all(number % elements == 0 for number in (first, *steps))
     return x if fits else x.clone(memory_format=torch.contiguous_format)
+
+
+def with_aligned_gradient(out: Tensor) -> Tensor:
+    """`out`, whose gradient reaches the kernel that made it in a form that it can read."""
+    return _AlignedGradient.apply(out) if out.is_cuda and out.requires_grad else out  # type: ignore[no-any-return]
+
+
+class _AlignedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: Tensor) -> Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return aligned(gradients[0])
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
@@ -53,4 +72,4 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor
         scale=scale,
         enable_gqa=q.shape[2] != k.shape[2],
     )
-    return out.transpose(1, 2)
+    return with_aligned_gradient(out.transpose(1, 2))

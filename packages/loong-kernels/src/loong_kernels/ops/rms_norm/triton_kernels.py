@@ -15,7 +15,7 @@ from torch import Tensor
 
 from loong_kernels.tiles import covering_power_of_two, tiles_over
 
-ELEMENTS_IN_REGISTERS = 4096
+ELEMENTS_IN_REGISTERS = 1024
 """A program of the forward takes as many vectors as this allows, and at least one."""
 BACKWARD_PROGRAMS = 1024
 """At most so many programs share the vectors in the backward; each leaves one partial sum of the weight's gradient."""
