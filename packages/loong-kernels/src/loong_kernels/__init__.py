@@ -10,18 +10,22 @@ from loong_kernels.ops.expert_permutation import (
 from loong_kernels.ops.grouped_linear import grouped_linear
 from loong_kernels.ops.linear_cross_entropy import linear_cross_entropy
 from loong_kernels.ops.packed_attention import packed_attention
+from loong_kernels.ops.partial_attention import SequencePairs, partial_attention, partial_attention_backward
 from loong_kernels.ops.rms_norm import rms_norm
 from loong_kernels.ops.rotary import rotary
 from loong_kernels.ops.swiglu import swiglu
 
 __all__ = [
     "ExpertOrder",
+    "SequencePairs",
     "attention",
     "combine_from_experts",
     "grouped_linear",
     "linear_cross_entropy",
     "order_by_expert",
     "packed_attention",
+    "partial_attention",
+    "partial_attention_backward",
     "permute_to_experts",
     "rms_norm",
     "rotary",
