@@ -35,7 +35,8 @@ class Implementation:
             can.
         needs: hardware and software it needs, in words for a person.
         uses: toolchains it stands on (`"triton"`), by which a device may exclude it.
-        deterministic: whether the same inputs give the same bits again; the conformance suite holds it to that.
+        nondeterministic_on: device types where the same inputs may give other bits; elsewhere the conformance suite
+            wants the same.
         origin: the distribution that registered it; filled in by the registry.
     """
 
@@ -48,7 +49,7 @@ class Implementation:
     supports: Callable[[Any], str | None] = _everything
     needs: str = "any device"
     uses: frozenset[str] = frozenset()
-    deterministic: bool = True
+    nondeterministic_on: frozenset[str] = frozenset()
     origin: str = "loong-kernels"
 
     def serves_device(self, device_type: str) -> bool:

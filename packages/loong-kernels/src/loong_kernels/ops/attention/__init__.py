@@ -73,7 +73,14 @@ def _cudnn_supports(case: AttentionCase) -> str | None:
 
 REGISTRY.register(Implementation("reference", OP.name, ("*",), attention_reference))
 REGISTRY.register(
-    Implementation("sdpa", OP.name, ("*",), "loong_kernels.ops.attention.sdpa:attention_sdpa", priority=10)
+    Implementation(
+        "sdpa",
+        OP.name,
+        ("*",),
+        "loong_kernels.ops.attention.sdpa:attention_sdpa",
+        priority=10,
+        nondeterministic_on=frozenset({"cuda"}),
+    )
 )
 REGISTRY.register(
     Implementation(
@@ -86,7 +93,7 @@ REGISTRY.register(
         supports=_flash_supports,
         needs="an NVIDIA GPU of compute capability 8.0 or later",
         uses=frozenset({"flash"}),
-        deterministic=False,
+        nondeterministic_on=frozenset({"cuda"}),
     )
 )
 REGISTRY.register(
@@ -100,6 +107,6 @@ REGISTRY.register(
         supports=_cudnn_supports,
         needs="an NVIDIA GPU of compute capability 8.0 or later, and torch with cuDNN 9",
         uses=frozenset({"cudnn"}),
-        deterministic=False,
+        nondeterministic_on=frozenset({"cuda"}),
     )
 )

@@ -22,8 +22,8 @@ GRADIENT_COLUMNS = 2048
 
 @triton.jit
 def _soft_capped(logits, softcap, CAPPED: tl.constexpr):
-    if CAPPED:  # tanh(x) = 2 sigmoid(2x) - 1
-        logits = softcap * (2 * tl.sigmoid(2 * logits / softcap) - 1)
+    if CAPPED:  # tanh(x) = 2 sigmoid(2x) - 1; the compiler passes softcap as float64
+        logits = (softcap * (2 * tl.sigmoid((2 * logits / softcap).to(tl.float32)) - 1)).to(tl.float32)
     return logits
 
 

@@ -83,6 +83,7 @@ REGISTRY.register(
         ("*",),
         "loong_kernels.ops.packed_attention.segments:packed_attention_segments",
         priority=10,
+        nondeterministic_on=frozenset({"cuda"}),
     )
 )
 REGISTRY.register(
@@ -96,6 +97,6 @@ REGISTRY.register(
         supports=_varlen_supports,
         needs="an NVIDIA GPU of compute capability 8.0 or later",
         uses=frozenset({"flash"}),
-        deterministic=False,
+        nondeterministic_on=frozenset({"cuda"}),
     )
 )

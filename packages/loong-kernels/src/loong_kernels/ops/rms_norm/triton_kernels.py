@@ -22,6 +22,12 @@ BACKWARD_PROGRAMS = 1024
 
 
 @triton.jit
+def _inverse_rms(x, hidden, eps):
+    # The compiler passes Python floats as float64, an eager launch as float32.
+    return tl.rsqrt((tl.sum(x * x, axis=1) / hidden + eps).to(tl.float32))
+
+
+@triton.jit
 def _forward_kernel(
     x_ptr, weight_ptr, out_ptr, rows, inner, stride_outer, stride_inner, hidden, eps,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -33,7 +39,7 @@ def _forward_kernel(
     x_row = (wide_row // inner) * stride_outer + (wide_row % inner) * stride_inner
     x = tl.load(x_ptr + x_row[:, None] + column, mask=mask, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + column, mask=column < hidden, other=0.0).to(tl.float32)
-    inverse_rms = tl.rsqrt(tl.sum(x * x, axis=1) / hidden + eps)
+    inverse_rms = _inverse_rms(x, hidden, eps)
     out = x * inverse_rms[:, None] * weight
     tl.store(out_ptr + wide_row[:, None] * hidden + column, out.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -58,7 +64,7 @@ def _backward_kernel(
         ) * upstream_stride_inner
         x = tl.load(x_ptr + x_row[:, None] + column, mask=mask, other=0.0).to(tl.float32)
         upstream = tl.load(upstream_ptr + upstream_row[:, None] + column, mask=mask, other=0.0).to(tl.float32)
-        inverse_rms = tl.rsqrt(tl.sum(x * x, axis=1) / hidden + eps)[:, None]
+        inverse_rms = _inverse_rms(x, hidden, eps)[:, None]
         normed = x * inverse_rms
         weight_part += upstream * normed
         weighted = upstream * weight
