@@ -91,6 +91,20 @@ def test_both_copies_of_a_tied_table_stay_bit_equal(ranks):
     assert all(torch.equal(copies[0], copy) for copy in copies)
 
 
+def evaluated_three():
+    engine, context = toy_engine(Layout(pipeline=2, virtual_pipeline=2), FP64)
+    loss = engine.evaluate(step_batches(0, 3, context), forward_step)
+    return loss.loss, loss.tokens
+
+
+def test_evaluation_takes_any_number_of_microbatches_in_an_interleaved_pipeline(ranks):
+    plain = PlainTraining(FP64, dtype=torch.float64)
+    expected, _ = plain.step(0, 3, None)
+    for loss, tokens in ranks.run(2, evaluated_three):
+        assert loss == pytest.approx(expected, abs=1e-13)
+        assert tokens == 10 + 9 + 8
+
+
 def odd_microbatches():
     engine, context = toy_engine(Layout(pipeline=2, virtual_pipeline=2), FP64)
     with pytest.raises(UserError, match=r"3 microbatches .* layout.pipeline=2, which the interleaved schedule"):

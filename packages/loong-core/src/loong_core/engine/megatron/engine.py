@@ -181,9 +181,15 @@ class MegatronEngine(Engine):
         from megatron.core.pipeline_parallel import schedules
         from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
+        if not microbatches:
+            raise ValueError("no microbatches: every data rank brings at least one")
         self._tally = LossTally(self.context.device)
+        counted = len(microbatches)
+        if forward_only and self.context.layout.virtual_pipeline > 1:
+            # The interleaved schedule wants whole rounds; what is added to fill the last one is not counted.
+            microbatches = [*microbatches, *[microbatches[-1]] * (-counted % self.context.layout.pipeline)]
         arguments: dict[str, Any] = {
-            "forward_step_func": schedule_step(forward_step, self._tally),
+            "forward_step_func": schedule_step(forward_step, self._tally, counted),
             "num_microbatches": len(microbatches),
             "seq_length": self._fix_sizes(microbatches),
             "micro_batch_size": 1,

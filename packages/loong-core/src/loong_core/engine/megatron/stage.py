@@ -61,8 +61,14 @@ class MegatronStage(nn.Module):
 ScheduleStep = Callable[[Iterator[Any], nn.Module], tuple[Tensor, Callable[..., Any]]]
 
 
-def schedule_step(forward_step: ForwardStep, tally: LossTally) -> ScheduleStep:
-    """A recipe's forward in the form that megatron-core's schedules call."""
+def schedule_step(forward_step: ForwardStep, tally: LossTally, counted: int) -> ScheduleStep:
+    """A recipe's forward in the form that megatron-core's schedules call.
+
+    Args:
+        forward_step: the recipe's.
+        tally: of the loss; the first `counted` microbatches are added to it.
+        counted: how many that are.
+    """
 
     def step(batches: Iterator[Any], model: nn.Module) -> tuple[Tensor, Callable[..., Any]]:
         chunk = stage_of(model)
@@ -70,7 +76,8 @@ def schedule_step(forward_step: ForwardStep, tally: LossTally) -> ScheduleStep:
         if isinstance(result, LossTerms):
             if not chunk.post_process:
                 raise TypeError("the forward step returned LossTerms on a stage that is not the last")
-            tally.add(result)
+            if tally.microbatches < counted:
+                tally.add(result)
             # Megatron sums token counts in an int32; the tally's own count is the one that is used.
             return result.loss_sum, lambda loss: (loss, torch.zeros((), dtype=torch.int), {})
         if chunk.post_process:
