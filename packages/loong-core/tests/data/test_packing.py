@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from loong_core.data.batch import IGNORED_LABEL
+from loong_core.data.blend_schedule import BlendPoint, ScheduledBlend
 from loong_core.data.packed_samples import HeldOutSamples, PackedSamples, mark, unmark
 from loong_core.data.packing import best_fit, pack_window, places
+from loong_core.data.sequences import Sequences
 from loong_core.data.stream import Stream
 from loong_core.data.token_store import TokenStore
 from loong_core.errors import UserError
@@ -210,3 +212,25 @@ def test_held_out_samples_count_every_trained_token_on_any_number_of_ranks():
         assert len({len(share) for share in shares}) == 1
         labels = torch.cat([batch.labels for share in shares for batch in share])
         assert sorted(labels[labels != IGNORED_LABEL].tolist()) == trained_ids(store)
+
+
+def test_documents_and_packed_samples_are_blended_by_a_schedule_and_resumed():
+    documents = TokenStore.from_documents([list(range(1, 2000))], 1 << 20, "documents")
+    talk = store_of([random.Random(6).randint(2, 40) for _ in range(300)])
+
+    def stream():
+        sources = [Sequences(documents, 64, source=0), PackedSamples(talk, 64, source=1)]
+        schedule = ScheduledBlend([BlendPoint(0, (1.0, 0.0)), BlendPoint(100, (0.0, 1.0))])
+        return Stream(sources, schedule, global_batch_size=10, micro_batch_size=1)
+
+    whole = stream()
+    steps = [whole.next_step() for _ in range(12)]
+    from_documents = [
+        sum(bool((batch.tokens < 2000).all() and (batch.tokens > 0).all()) for batch in step) for step in steps
+    ]
+    assert from_documents[0] >= 9
+    assert from_documents[5] in (4, 5)
+    assert from_documents[-2:] == [0, 0]
+    resumed = stream()
+    resumed.load_state_dict({**whole.state_dict(), "consumed_samples": 50})
+    assert [batch.tokens.tolist() for batch in resumed.next_step()] == [batch.tokens.tolist() for batch in steps[5]]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -45,77 +46,31 @@ def _windows(document: int, inputs: int, sequence_length: int, stride: int) -> I
         start, predicted = start + stride, end
 
 
-class HeldOut:
-    """Rows of exactly `sequence_length` tokens; what windows leave free is filled up and has no labels.
+class HeldOutRows(ABC):
+    """A fixed list of rows, dealt out to data ranks.
 
-    Args:
-        stores: the documents.
+    Attributes:
+        stores: what the rows are made of.
         sequence_length: tokens of a row.
-        attend_across_documents: see the module.
-        stride: see the module; None: `sequence_length`, disjoint windows.
-
-    Raises:
-        UserError: no token can be predicted: there is no document of two tokens.
+        predicted_tokens: how many tokens of all rows have a label.
     """
 
-    def __init__(
-        self,
-        stores: Sequence[TokenStore],
-        sequence_length: int,
-        *,
-        attend_across_documents: bool = False,
-        stride: int | None = None,
-    ) -> None:
-        self.stores = list(stores)
-        self.sequence_length = sequence_length
-        self.attend_across_documents = attend_across_documents
-        self._windows: list[_Window] = []
-        self._documents = [(store, index) for store in self.stores for index in range(len(store))]
-        if attend_across_documents:
-            everything = [store.document(index) for store, index in self._documents]
-            self._line = np.concatenate(everything) if everything else np.zeros(0, np.int64)
-            lengths = [len(self._line)]
-        else:
-            lengths = [int(store.lengths[index]) for store, index in self._documents]
-        for document, length in enumerate(lengths):
-            self._windows += _windows(document, length - 1, sequence_length, stride or sequence_length)
-        if not self._windows:
-            names = ", ".join(store.name for store in self.stores) or "no source"
-            raise UserError(f"held-out data ({names}) has no document of two tokens; give it some text")
-        self._rows = best_fit([window.inputs for window in self._windows], sequence_length)
-        self.predicted_tokens = sum(window.inputs - window.context for window in self._windows)
+    stores: list[TokenStore]
+    sequence_length: int
+    predicted_tokens: int
 
+    @abstractmethod
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self._rows)
+
+    @abstractmethod
+    def row(self, index: int) -> Sample:
+        """One row as tokens, labels and lengths."""
 
     @property
     def digest(self) -> str:
         """Identity of the content."""
         return hashlib.sha256("".join(store.digest for store in self.stores).encode()).hexdigest()
-
-    def row(self, index: int) -> Sample:
-        """One row as tokens, labels and lengths."""
-        tokens = np.zeros(self.sequence_length, np.int64)
-        labels = np.full(self.sequence_length, IGNORED_LABEL, np.int64)
-        lengths, used = [], 0
-        for window in (self._windows[number] for number in self._rows[index]):
-            if self.attend_across_documents:
-                document = self._line
-            else:
-                store, place = self._documents[window.document]
-                document = store.document(place)
-            ids = document[window.start : window.start + window.inputs + 1]
-            tokens[used : used + window.inputs] = ids[:-1]
-            labels[used + window.context : used + window.inputs] = ids[1 + window.context :]
-            lengths.append(window.inputs)
-            used += window.inputs
-        if used < self.sequence_length:
-            if self.attend_across_documents:
-                lengths = [self.sequence_length]
-            else:
-                lengths.append(self.sequence_length - used)
-        return Sample(tokens, labels, lengths)
 
     def microbatches(
         self, *, micro_batch_size: int, data_rank: int = 0, data_size: int = 1, rows: int | None = None
@@ -159,3 +114,71 @@ class HeldOut:
         share = self._share(micro_batch_size, data_rank, data_size, rows)
         for step in itertools.batched(share, max(global_batch_size // (micro_batch_size * data_size), 1)):
             yield list(step)
+
+
+class HeldOut(HeldOutRows):
+    """Documents as rows of exactly `sequence_length` tokens; what windows leave free is filled up and has no labels.
+
+    Args:
+        stores: the documents.
+        sequence_length: tokens of a row.
+        attend_across_documents: see the module.
+        stride: see the module; None: `sequence_length`, disjoint windows.
+
+    Raises:
+        UserError: no token can be predicted: there is no document of two tokens.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[TokenStore],
+        sequence_length: int,
+        *,
+        attend_across_documents: bool = False,
+        stride: int | None = None,
+    ) -> None:
+        self.stores = list(stores)
+        self.sequence_length = sequence_length
+        self.attend_across_documents = attend_across_documents
+        self._windows: list[_Window] = []
+        self._documents = [(store, index) for store in self.stores for index in range(len(store))]
+        if attend_across_documents:
+            everything = [store.document(index) for store, index in self._documents]
+            self._line = np.concatenate(everything) if everything else np.zeros(0, np.int64)
+            lengths = [len(self._line)]
+        else:
+            lengths = [int(store.lengths[index]) for store, index in self._documents]
+        for document, length in enumerate(lengths):
+            self._windows += _windows(document, length - 1, sequence_length, stride or sequence_length)
+        if not self._windows:
+            names = ", ".join(store.name for store in self.stores) or "no source"
+            raise UserError(f"held-out data ({names}) has no document of two tokens; give it some text")
+        self._rows = best_fit([window.inputs for window in self._windows], sequence_length)
+        self.predicted_tokens = sum(window.inputs - window.context for window in self._windows)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self._rows)
+
+    def row(self, index: int) -> Sample:
+        """One row as tokens, labels and lengths."""
+        tokens = np.zeros(self.sequence_length, np.int64)
+        labels = np.full(self.sequence_length, IGNORED_LABEL, np.int64)
+        lengths, used = [], 0
+        for window in (self._windows[number] for number in self._rows[index]):
+            if self.attend_across_documents:
+                document = self._line
+            else:
+                store, place = self._documents[window.document]
+                document = store.document(place)
+            ids = document[window.start : window.start + window.inputs + 1]
+            tokens[used : used + window.inputs] = ids[:-1]
+            labels[used + window.context : used + window.inputs] = ids[1 + window.context :]
+            lengths.append(window.inputs)
+            used += window.inputs
+        if used < self.sequence_length:
+            if self.attend_across_documents:
+                lengths = [self.sequence_length]
+            else:
+                lengths.append(self.sequence_length - used)
+        return Sample(tokens, labels, lengths)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loong_core.data.batch import IGNORED_LABEL, PackedBatch
+from loong_core.data.batch import IGNORED_LABEL
+from loong_core.data.held_out import HeldOutRows
 from loong_core.data.packing import LongSamples, PackingCount, pack_window, places
-from loong_core.data.sequences import Sample, pack
+from loong_core.data.sequences import Sample
 from loong_core.data.shuffle import permutation
 from loong_core.data.token_store import Ids, TokenStore
 from loong_core.errors import UserError
@@ -182,12 +183,13 @@ class PackedSamples:
         return kept
 
 
-class HeldOutSamples:
-    """Held-out samples as a fixed list of sequences; the interface is `HeldOut`'s.
+class HeldOutSamples(HeldOutRows):
+    """Held-out samples as a fixed list of sequences.
 
     Args:
         stores: marked samples.
         sequence_length: places of a sequence; longer samples are split, so that every trained token counts.
+        multiple: each sample's places are filled up to a multiple of this.
 
     Raises:
         UserError: nothing is left to judge by.
@@ -196,11 +198,11 @@ class HeldOutSamples:
     def __init__(self, stores: Sequence[TokenStore], sequence_length: int, *, multiple: int = 1) -> None:
         self.stores = list(stores)
         self.sequence_length = sequence_length
-        self._parts = [
+        parts = [
             PackedSamples(store, sequence_length, long_samples="split", multiple=multiple, source=number)
             for number, store in enumerate(self.stores)
         ]
-        self._rows = [(part, number) for part in self._parts for number in range(part.per_epoch)]
+        self._rows = [(part, number) for part in parts for number in range(part.per_epoch)]
         self.predicted_tokens = sum(
             int((self.row(number).labels != IGNORED_LABEL).sum()) for number in range(len(self))
         )
@@ -209,28 +211,7 @@ class HeldOutSamples:
         """Number of sequences."""
         return len(self._rows)
 
-    @property
-    def digest(self) -> str:
-        """Identity of the content."""
-        return "".join(store.digest for store in self.stores)
-
     def row(self, index: int) -> Sample:
         """One sequence."""
         part, number = self._rows[index]
         return part.sequence(number)
-
-    def microbatches(
-        self, *, micro_batch_size: int, data_rank: int = 0, data_size: int = 1, rows: int | None = None
-    ) -> list[PackedBatch]:
-        """One data rank's share, the same number of microbatches on every rank; see `HeldOut.microbatches`."""
-        chosen = list(range(len(self)))
-        if rows is not None and rows < len(self):
-            chosen = [index * len(self) // rows for index in range(rows)]
-        stride = micro_batch_size * data_size
-        nothing = np.full(self.sequence_length, IGNORED_LABEL, np.int64)
-        empty = Sample(np.zeros(self.sequence_length, np.int64), nothing, [self.sequence_length])
-        batches = []
-        for first in range(data_rank * micro_batch_size, -(-len(chosen) // stride) * stride, stride):
-            own = [self.row(index) for index in chosen[first : first + micro_batch_size]]
-            batches.append(pack(own + [empty] * (micro_batch_size - len(own))))
-        return batches

@@ -9,12 +9,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from loong_core.data.batch import PackedBatch
 from loong_core.data.blend import Blend
-from loong_core.data.sequences import Sequences, pack
+from loong_core.data.blend_schedule import ScheduledBlend
+from loong_core.data.sequences import Sample, pack
+from loong_core.data.token_store import TokenStore
 from loong_core.errors import UserError
+
+
+class SampleSource(Protocol):
+    """An endless line of samples: epoch after epoch of a store's, each in an order of its own."""
+
+    store: TokenStore
+    sequence_length: int
+    attend_across_documents: bool
+    per_epoch: int
+    """Samples of one epoch."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What, beside store and sequence length, decides the samples; json-able."""
+        ...
+
+    def sample(self, draw: int) -> Sample:
+        """The `draw`-th sample since the beginning of epoch 0."""
+        ...
 
 
 class Stream:
@@ -22,7 +43,8 @@ class Stream:
 
     Args:
         sources: where samples come from.
-        shares: proportions of the sources; None: each the share of its size, so that an epoch is every sample once.
+        shares: proportions of the sources, or a schedule of them; None: each the share of its size, so that an epoch is
+            every sample once.
         global_batch_size: samples a step, over all data ranks.
         micro_batch_size: samples a microbatch.
         data_rank: which share of each step.
@@ -35,8 +57,8 @@ class Stream:
 
     def __init__(
         self,
-        sources: Sequence[Sequences],
-        shares: Sequence[float] | None = None,
+        sources: Sequence[SampleSource],
+        shares: Sequence[float] | ScheduledBlend | None = None,
         *,
         global_batch_size: int,
         micro_batch_size: int,
@@ -49,7 +71,8 @@ class Stream:
         self.global_batch_size = global_batch_size
         self.micro_batch_size = micro_batch_size
         self.consumed_samples = 0
-        self._blend = Blend(shares or [source.per_epoch for source in self.sources])
+        scheduled = isinstance(shares, ScheduledBlend)
+        self._blend = shares if scheduled else Blend(shares or [source.per_epoch for source in self.sources])
         self._rank, self._size = data_rank, data_size
         self._vocab_size = vocab_size
         if global_batch_size % (micro_batch_size * data_size):

@@ -157,7 +157,7 @@ class ConversationCorpus:
     ) -> Stream:
         """The training stream of one data rank; arguments and errors are `Stream`'s."""
         return Stream(
-            self.sequences(),  # type: ignore[arg-type]
+            self.sequences(),
             weights_of([part.source.spec for part in self.train]),
             global_batch_size=global_batch_size,
             micro_batch_size=micro_batch_size,
