@@ -13,18 +13,23 @@ from threading import Event
 from loong_core.train.metrics import read_rows
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "llm"
+FILES = (f"data.train={EXAMPLES / 'tiny.txt'}", f"data.validation={EXAMPLES / 'tiny_held_out.txt'}")
+"""The example's data, wherever the command is given."""
 
 
 class TrainCommand:
     """`loong-llm train examples/llm/tiny.yaml ... --nproc N`, running."""
 
     def __init__(self, output, *overrides, nproc=2):
-        files = [
-            f"data.train={EXAMPLES / 'tiny.txt'}",
-            f"data.validation={EXAMPLES / 'tiny_held_out.txt'}",
+        arguments = [
+            "train",
+            str(EXAMPLES / "tiny.yaml"),
+            *FILES,
             f"output={output}",
+            *overrides,
+            "--nproc",
+            str(nproc),
         ]
-        arguments = ["train", str(EXAMPLES / "tiny.yaml"), *files, *overrides, "--nproc", str(nproc)]
         self.output = Path(output)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "loong_llm.cli.main", *arguments],

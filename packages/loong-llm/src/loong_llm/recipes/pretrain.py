@@ -35,7 +35,8 @@ def pretrain(config: PretrainConfig) -> Progress:
     with open_run(config) as run:
         model = open_model(config.model.source, config.model.overrides)
         tokenizer = load_tokenizer(config.tokenizer, model.tokenizer_dir)
-        run.say(f"model: {model.name}, {model.config.parameter_count():,} parameters, {config.precision}")
+        changed = " with overrides" if config.model.overrides else ""
+        run.say(f"model: {model.name}{changed}, {model.config.parameter_count():,} parameters, {config.precision}")
 
         corpus = open_corpus(corpus_settings(config, run.folder.root), HuggingFaceEncoder(tokenizer), _news(run))
         stages = build_stages(model, run.context, dtype=run.dtype, initialise=config.model.initialise, seed=config.seed)
