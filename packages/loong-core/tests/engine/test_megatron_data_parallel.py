@@ -1,5 +1,7 @@
 """The megatron engine on data ranks equals plain PyTorch on one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from core_toys.model import forward_step, microbatch, step_batches
@@ -210,3 +212,22 @@ def engine_of_float32_model(settings):
 
 def test_a_model_in_another_precision_is_refused(ranks):
     ranks.run(1, wrong_precision)
+
+
+@pytest.mark.parametrize("bucket_size", [None, 200], ids=["one bucket", "several buckets"])
+def test_overlapping_communication_changes_nothing_but_the_order_of_sums(ranks, bucket_size):
+    overlapped = replace(SETTINGS, overlap_grad_reduce=True, overlap_param_gather=True, bucket_size=bucket_size)
+    for run in ranks.run(2, trained, Layout(), overlapped, 4):
+        assert_same_run(run, reference_run(4))
+
+
+def uneven_data():
+    engine, context = toy_engine(Layout(), SETTINGS)
+    mine = [microbatch(number) for number in ([0, 1, 2] if context.data.rank == 0 else [3])]
+    return engine.accumulate(mine, forward_step).loss, engine.grad_norm()
+
+
+def test_data_ranks_may_bring_unlike_numbers_of_microbatches(ranks):
+    expected = PlainTraining(SETTINGS).step(0, 4, None)
+    for result in ranks.run(2, uneven_data):
+        assert result == pytest.approx(expected, abs=1e-5)

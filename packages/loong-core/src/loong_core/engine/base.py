@@ -70,7 +70,10 @@ class Engine(ABC):
 
     @abstractmethod
     def accumulate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
-        """Forward and backward over this data rank's microbatches; gradients are then the global batch's mean's."""
+        """Forward and backward over this data rank's microbatches; gradients are then the global batch's mean's.
+
+        Context ranks are given the same whole microbatches; the engine hands each its share of the tokens.
+        """
 
     @abstractmethod
     def grad_norm(self) -> float:

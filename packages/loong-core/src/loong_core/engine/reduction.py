@@ -29,7 +29,7 @@ class LossTally:
         self.tokens += terms.tokens
         self.microbatches += 1
         for name, value in terms.metrics.items():
-            self.metrics[name] = self.metrics.get(name, 0.0) + value.detach().to(torch.float64)
+            self.metrics[name] = self.metrics.get(name, 0.0) + value.detach().to(self.loss_sum)
 
     def vector(self) -> Tensor:
         """Sums to be added over ranks, float64: loss, tokens, microbatches, then the metrics in order of name."""

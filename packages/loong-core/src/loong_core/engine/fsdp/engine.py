@@ -13,6 +13,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import WeightMap
+from loong_core.data.context_cut import own_shares
 from loong_core.device.protocol import Device
 from loong_core.engine.base import Engine, ForwardStep, LossTerms, StepLoss
 from loong_core.engine.fsdp.shard import ParameterShard
@@ -108,7 +109,7 @@ class FsdpEngine(Engine):
         """Forward and backward over this data rank's microbatches; gradients are then the global batch's mean's."""
         self.discard()
         tally = LossTally(self.context.device)
-        for batch in microbatches:
+        for batch in own_shares(microbatches, self.context):
             terms = _loss_terms(forward_step(self.stages[0], batch, None))
             tally.add(terms)
             terms.loss_sum.backward()
@@ -126,7 +127,7 @@ class FsdpEngine(Engine):
         stage.eval()
         tally = LossTally(self.context.device)
         with torch.no_grad():
-            for batch in microbatches:
+            for batch in own_shares(microbatches, self.context):
                 tally.add(_loss_terms(forward_step(stage, batch, None)))
         stage.train(training)
         return self._reduce(tally)[0]

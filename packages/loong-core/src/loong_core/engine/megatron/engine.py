@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import Placement, WeightMap
+from loong_core.data.context_cut import own_shares
 from loong_core.device.megatron_on_cpu import answering
 from loong_core.device.protocol import Device
 from loong_core.engine.base import Engine, ForwardStep, StepLoss
@@ -219,14 +220,15 @@ class MegatronEngine(Engine):
         )
 
     def _fix_sizes(self, microbatches: Sequence[Any]) -> int:
-        """Tokens of every microbatch if they are known to be equal; else have pipeline ranks exchange sizes."""
+        """Tokens of every microbatch as megatron wants them if they are equal; else pipeline ranks exchange sizes."""
         sizes = {batch.tokens.shape[0] for batch in microbatches if isinstance(getattr(batch, "tokens", None), Tensor)}
         known = self._hidden_size is not None and len(sizes) == 1
         self._config.variable_seq_lengths = not known
         if not known:
             return 1
-        shared_by = self.context.tensor.size * self.context.context.size
-        return -(-sizes.pop() // shared_by) * shared_by
+        # Megatron divides by the tensor and context ranks; these sizes are of one context rank's share already.
+        tensor = self.context.tensor.size
+        return -(-sizes.pop() // tensor) * tensor * self.context.context.size
 
     def _zero_gradients(self) -> None:
         self._grad_norm = None
