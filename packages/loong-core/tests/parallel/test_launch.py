@@ -111,3 +111,26 @@ def test_a_rank_that_is_no_number_is_refused_by_name():
 def test_launching_does_not_import_torch():
     code = "import sys, loong_core.parallel.launch; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ)).returncode == 0
+
+
+JOINING = """
+import torch, torch.distributed as dist
+from loong_core.device.cpu import CpuDevice
+from loong_core.parallel.ranks import initialise_from_env, leave
+place, device = initialise_from_env(CpuDevice())
+total = torch.tensor(place.rank + 1)
+dist.all_reduce(total)
+print(place.rank, place.world_size, device, int(total), flush=True)
+leave()
+"""
+
+
+def test_started_ranks_join_each_other(tmp_path, capfd):
+    assert launch([sys.executable, "-c", JOINING], 2, log_dir=tmp_path) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "0 2 cpu 3"
+    assert (tmp_path / "rank-1.log").read_text().splitlines()[-1] == "1 2 cpu 3"
+
+
+def test_a_process_that_nobody_started_joins_itself():
+    outcome = subprocess.run([sys.executable, "-c", JOINING], capture_output=True, text=True)
+    assert outcome.stdout == "0 1 cpu 1\n"
