@@ -3,6 +3,8 @@
     python tools/bench/cross_entropy_memory.py
     python tools/bench/cross_entropy_memory.py --hidden 2048 --tokens 4096 --budget-mib 256 512 1024
 
+Without `--budget-mib` each implementation cuts as it does by default; `as chosen` is what a call gets that names none.
+
 Prints JSON lines: one a way to compute, with the peak above what the inputs hold (the gradients are part of it), the
 milliseconds of forward and of forward and backward (median of the repetitions), and the ratio of full logits' peak to
 its own. `full logits` is what models do without the op: a bfloat16 head, its logits in float32, torch's cross-entropy.
@@ -22,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from loong_kernels import linear_cross_entropy, registry
-from loong_kernels.ops.linear_cross_entropy.chunk_plan import ACCELERATOR_BUDGET, plan_chunks
+from loong_kernels.ops.linear_cross_entropy.chunk_plan import plan_chunks
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -73,6 +75,12 @@ def milliseconds(step: Callable[[], Tensor], repetitions: int) -> float:
     return round(statistics.median(taken), 3)
 
 
+def rows_within(budget: int, tokens: int, vocabulary: int) -> int:
+    """Vocabulary rows whose float32 logits of all tokens stay within `budget` bytes."""
+    start, end = plan_chunks(tokens, vocabulary, budget, 4, None).rows[0]
+    return end - start
+
+
 def main() -> int:
     """Measure every way for every hidden size asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,7 +97,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    budgets = [mib << 20 for mib in chosen.budget_mib or []] or [ACCELERATOR_BUDGET]
+    budgets: list[int | None] = [mib << 20 for mib in chosen.budget_mib] if chosen.budget_mib else [None]
     for hidden_size in chosen.hidden:
         generator = torch.Generator("cuda").manual_seed(0)
         shapes = (chosen.tokens, hidden_size), (chosen.vocabulary, hidden_size)
@@ -107,14 +115,12 @@ def main() -> int:
         }
         full = measure(full_logits, hidden, weight, labels, chosen.repetitions)
         print(json.dumps({**about, "way": "full logits", **full}), flush=True)
-        for name in [
-            one.implementation.name
-            for one in registry.standing("linear_cross_entropy", "cuda")
-            if one.reason is None and one.implementation.name != "reference"
-        ]:
+        standings = registry.standing("linear_cross_entropy", "cuda")
+        usable = [one.implementation.name for one in standings if one.reason is None]
+        for name in ["auto", *(name for name in usable if name != "reference")]:
             for budget in budgets:
-                start, rows = plan_chunks(chosen.tokens, chosen.vocabulary, budget, 4, None).rows[0]
-                fused_loss = partial(linear_cross_entropy, chunk_size=rows - start)
+                rows = None if budget is None else rows_within(budget, chosen.tokens, chosen.vocabulary)
+                fused_loss = partial(linear_cross_entropy, chunk_size=rows)
                 with registry.using({"linear_cross_entropy": name}):
                     fused = measure(fused_loss, hidden, weight, labels, chosen.repetitions)
                 ratio = round(full["peak_bytes"] / fused["peak_bytes"], 2)
