@@ -126,8 +126,8 @@ def main() -> int:
                 ratio = round(full["peak_bytes"] / fused["peak_bytes"], 2)
                 row = {
                     **about,
-                    "way": name,
-                    "budget_mib": budget >> 20,
+                    "way": "as chosen" if name == "auto" else name,
+                    "budget_mib": None if budget is None else budget >> 20,
                     "chunk_size": rows,
                     **fused,
                     "full_logits_peak_ratio": ratio,
