@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from loong_core.data.packed_samples import PackedSamples, mark
+from loong_core.data.marks import mark
+from loong_core.data.packed_samples import PackedSamples
 from loong_core.data.token_store import TokenStore
 
 MIXES = Path(__file__).parent / "mixes"

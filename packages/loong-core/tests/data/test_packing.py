@@ -8,7 +8,8 @@ import torch
 
 from loong_core.data.batch import IGNORED_LABEL
 from loong_core.data.blend_schedule import BlendPoint, ScheduledBlend
-from loong_core.data.packed_samples import HeldOutSamples, PackedSamples, mark, unmark
+from loong_core.data.marks import mark, unmark
+from loong_core.data.packed_samples import HeldOutSamples, PackedSamples
 from loong_core.data.packing import best_fit, pack_window, places
 from loong_core.data.sequences import Sequences
 from loong_core.data.stream import Stream

@@ -5,8 +5,13 @@ import json
 import pytest
 
 from loong_core.errors import UserError
-from loong_llm.conversations import ConversationEncoder, ConversationSettings, ConversationSource, RenderSettings
-from loong_llm.conversations.corpus import conversation_faults, open_conversations
+from loong_llm.conversations.corpus import (
+    ConversationSettings,
+    ConversationSource,
+    conversation_faults,
+    open_conversations,
+)
+from loong_llm.conversations.encoding import ConversationEncoder, RenderSettings
 from loong_llm.tokenizer import load_tokenizer
 
 GOOD = {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]}

@@ -5,7 +5,8 @@ from samples_of_talk import MULTI_TURN, SYSTEM, TOOL_CALL, TOOLS
 
 from loong_core.errors import UserError
 from loong_llm.chat_templates import named_template, template_names
-from loong_llm.conversations import BadSample, ConversationEncoder, RenderSettings, conversation
+from loong_llm.conversations.encoding import ConversationEncoder, RenderSettings
+from loong_llm.conversations.messages import BadSample, conversation
 from loong_llm.tokenizer import load_tokenizer
 
 EOS = "<|end|>"

@@ -7,14 +7,9 @@ import json
 import pytest
 from samples_of_talk import MULTI_TURN, TOOL_CALL, TOOLS
 
-from loong_llm.conversations import (
-    ConversationEncoder,
-    ConversationSettings,
-    ConversationSource,
-    RenderSettings,
-    records,
-)
-from loong_llm.conversations.corpus import open_conversations, prepare_source
+from loong_llm.conversations import records
+from loong_llm.conversations.corpus import ConversationSettings, ConversationSource, open_conversations, prepare_source
+from loong_llm.conversations.encoding import ConversationEncoder, RenderSettings
 from loong_llm.conversations.formats import detect, reader
 from loong_llm.tokenizer import load_tokenizer
 

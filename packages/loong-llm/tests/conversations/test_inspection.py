@@ -4,8 +4,8 @@ import json
 
 from samples_of_talk import MULTI_TURN
 
-from loong_llm.conversations import ConversationEncoder, ConversationSettings, ConversationSource, RenderSettings
-from loong_llm.conversations.corpus import open_conversations
+from loong_llm.conversations.corpus import ConversationSettings, ConversationSource, open_conversations
+from loong_llm.conversations.encoding import ConversationEncoder, RenderSettings
 from loong_llm.conversations.inspection import TRAINED, inspect_batches
 from loong_llm.tokenizer import load_tokenizer
 

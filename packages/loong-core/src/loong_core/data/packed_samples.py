@@ -1,7 +1,8 @@
 """Samples of unlike lengths, packed: what conversations and other whole samples are trained from.
 
-A store's ids carry a mark each, whether the token is trained on (`mark`). All samples are laid out once, in an order
-that the seed decides, window after window by best fit; an epoch gives the resulting sequences in an order of its own.
+A store's ids carry a mark each, whether the token is trained on (`loong_core.data.marks`). All samples are laid out
+once, in an order that the seed decides, window after window by best fit; an epoch gives the resulting sequences in an
+order of its own.
 The interface is that of `Sequences`, so a `Stream` reads both, blended or alone, and resumes both exactly.
 """
 
@@ -15,25 +16,15 @@ from numpy.typing import NDArray
 
 from loong_core.data.batch import IGNORED_LABEL
 from loong_core.data.held_out import HeldOutRows
+from loong_core.data.marks import unmark
 from loong_core.data.packing import LongSamples, PackingCount, pack_window, places
 from loong_core.data.sequences import Sample
 from loong_core.data.shuffle import permutation
-from loong_core.data.token_store import Ids, TokenStore
+from loong_core.data.token_store import TokenStore
 from loong_core.errors import UserError
 
 WINDOW = 8192
 """Samples that packing looks ahead."""
-
-
-def mark(ids: NDArray[Any], trained: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Ids with their marks, as a store keeps them: twice the id, plus one where the token is trained on."""
-    return 2 * ids.astype(np.int64) + trained
-
-
-def unmark(marked: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The ids, and whether each is trained on."""
-    wide = marked.astype(np.int64)
-    return wide >> 1, (wide & 1).astype(np.bool_)
 
 
 class PackedSamples:

@@ -121,6 +121,9 @@ class CompiledTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise TemplateRefusal(f"line {error.lineno} of the chat template is not valid Jinja: {error}") from error
 
+    def __reduce__(self) -> tuple[type[CompiledTemplate], tuple[str]]:
+        return CompiledTemplate, (self.text,)
+
     def render(
         self,
         messages: list[dict[str, Any]],

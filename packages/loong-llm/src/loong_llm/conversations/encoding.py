@@ -104,7 +104,7 @@ def make_renderer(tokenizer: PreTrainedTokenizerBase, settings: RenderSettings, 
 
 
 class ConversationEncoder:
-    """Renders and tokenises. It is sent to worker processes, hence picklable.
+    """Renders and tokenises. It is sent to worker processes, without the transformers tokenizer, to start them fast.
 
     Args:
         tokenizer: a fast one, for it has to say which characters a token stands for.
@@ -122,7 +122,6 @@ class ConversationEncoder:
                 "characters; convert it to a tokenizer.json"
             )
         self.tokenizer = tokenizer
-        self.settings = settings
         self._backend = backend
         self._renderer = make_renderer(tokenizer, settings)
         self._renderer_for_tools = make_renderer(tokenizer, settings, tools=True)
@@ -131,8 +130,8 @@ class ConversationEncoder:
         content += [json.dumps(dict(self._renderer.variables), sort_keys=True, default=str), settings.train_on]
         self.fingerprint = hashlib.sha256("\0".join(content).encode("utf-8")).hexdigest()
 
-    def __reduce__(self) -> Any:
-        return ConversationEncoder, (self.tokenizer, self.settings)
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "tokenizer"}
 
     @property
     def renderer(self) -> Renderer:
@@ -191,18 +190,19 @@ class ConversationEncoder:
         ids = np.array(encoding.ids, np.int32)
         trained = np.zeros(len(ids), np.bool_)
         for start, end in text.spans:
-            trained[_first_token(encoding, start, len(text.text)) : _first_token(encoding, end, len(text.text))] = True
+            first, past = (_first_token(encoding, place, len(text.text), len(ids)) for place in (start, end))
+            trained[first:past] = True
         if not trained[1:].any():
             return BadSample("untrained", "no token of it is trained on; leave the sample out, or widen data.train_on")
         return EncodedSample(ids, trained)
 
 
-def _first_token(encoding: Encoding, character: int, length: int) -> int:
-    """Index of the first token that begins at `character` or later."""
-    for at in range(character, length):
+def _first_token(encoding: Encoding, character: int, characters: int, tokens: int) -> int:
+    """Index of the first of a text's `tokens` that begins at `character` or later."""
+    for at in range(character, characters):
         token = encoding.char_to_token(at)
         if token is not None:
-            while token < len(encoding.ids) and encoding.token_to_chars(token)[0] < character:  # type: ignore[index]
+            while token < tokens and encoding.token_to_chars(token)[0] < character:  # type: ignore[index]
                 token += 1
             return token
-    return len(encoding.ids)
+    return tokens

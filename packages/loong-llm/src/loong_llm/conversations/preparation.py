@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from loong_core.data.packed_samples import mark
+from loong_core.data.marks import mark
 from loong_core.data.token_store import smallest_dtype
 from loong_core.errors import UserError
 from loong_llm.conversations import formats
