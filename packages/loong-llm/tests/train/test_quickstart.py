@@ -1,9 +1,11 @@
 """The quickstart does what the README says, from the command to a folder that transformers opens."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 
 import pytest
 import torch
@@ -33,21 +35,24 @@ def transformers_loss(folder, texts, window):
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert model.dtype == torch.float32
-    total, count = 0.0, 0
+    by_length = defaultdict(list)
     for text in texts:
         ids = torch.tensor([*tokenizer(text).input_ids, tokenizer.eos_token_id])
         for start in range(0, len(ids) - 1, window):
             piece = ids[start : start + window + 1]
+            by_length[len(piece)].append(piece)
+    total, count = 0.0, 0
+    for pieces in by_length.values():
+        for batch in torch.stack(pieces).split(32):
             with torch.no_grad():
-                logits = model(piece[None, :-1]).logits[0]
-            total += torch.nn.functional.cross_entropy(logits, piece[1:], reduction="sum").item()
-            count += len(piece) - 1
+                logits = model(batch[:, :-1]).logits
+            labels = batch[:, 1:].reshape(-1)
+            total += torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels, reduction="sum").item()
+            count += len(labels)
     return total / count
 
 
 def test_held_out_loss_falls_by_half_below_the_bigram_models_and_transformers_agrees(quickstart):
-    import json
-
     said, output = quickstart
     last = said.strip().splitlines()[-1]
     found = re.fullmatch(
