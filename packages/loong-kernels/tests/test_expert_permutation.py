@@ -89,7 +89,8 @@ def test_gathers_equal_the_reference(dtype, capacity, tokens):
 @pytest.mark.parametrize("capacity", [None, 3])
 def test_no_tokens_are_permuted_to_empty_rows_and_back(capacity):
     order = order_by_expert(torch.empty(0, 3, dtype=torch.int64), 6, capacity=capacity)
-    rows = permute_to_experts(torch.empty(0, 8), order)
+    rows = permute_to_experts(torch.empty(0, 8, requires_grad=True), order)
+    assert rows.requires_grad
     assert rows.shape == (0 if capacity is None else 18, 8)
     assert combine_from_experts(rows, torch.empty(0, 3), order).shape == (0, 8)
 

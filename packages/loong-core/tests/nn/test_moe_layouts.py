@@ -1,5 +1,7 @@
 """A mixture of experts shared by ranks computes what one rank computes: outputs, gradients, load, router choices."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -21,6 +23,8 @@ ROUTER = RouterConfig(
     8, 3, scores="sigmoid", bias=True, groups=4, top_groups=2, scaling=2.0, aux_coefficient=0.3, z_coefficient=0.1
 )
 DROPLESS = MoEConfig(ROUTER, expert_size=4, shared_size=6, shared_gate=True)
+SKEWED = MoEConfig(replace(ROUTER, bias_rate=0.0), expert_size=4)
+"""Built with a bias that sends every token to the first half of the experts."""
 CAPACITY = MoEConfig(ROUTER, expert_size=4, capacity_factor=0.8)
 
 
@@ -46,6 +50,8 @@ def build(config, context):
     with torch.no_grad():
         for name, parameter in whole.named_parameters():
             parameter.normal_(0.0, 0.3, generator=generator)
+            if config == SKEWED and name == "router.bias":
+                parameter[:4] += 100.0
             module.get_parameter(name).copy_(my_part(name, parameter, context))
     return module
 
@@ -68,7 +74,7 @@ def step(config, context):
         local[:held] = x[first : first + held]
         local.requires_grad_()
         with recorded_choices([module], context) as recorded:
-            y = module(local, tokens, RoutingRecord(torch.tensor(tokens - 1), 1))
+            y = module(local, tokens, RoutingRecord(tokens, torch.tensor(tokens - 1), 1))
         (y[:held] * upstream[first : first + held]).sum().backward()
         outputs[number], input_gradients[number] = (first, y[:held].detach()), (first, local.grad[:held])
         choices[number] = recorded
@@ -113,6 +119,12 @@ LAYOUTS = {
 @pytest.mark.parametrize(("world_size", "layout"), LAYOUTS.values(), ids=LAYOUTS.keys())
 def test_outputs_gradients_load_and_choices_equal_one_rank(world_size, layout, ranks):
     ranks.run(world_size, compare, DROPLESS, layout)
+
+
+def test_an_expert_rank_without_any_row_keeps_step_with_the_others(ranks):
+    """Backward communicates as forward did, so no rank may leave out a part of it."""
+    ranks.run(2, compare, SKEWED, Layout(tensor=2, expert=2))
+    ranks.run(4, compare, SKEWED, Layout(expert=2, expert_tensor=2))
 
 
 def test_with_a_capacity_too_where_no_microbatch_is_shared(ranks):

@@ -88,8 +88,9 @@ def permute_to_experts(x: Tensor, order: ExpertOrder) -> Tensor:
         rows, accumulated in float32 (float64 for float64).
     """
     _check_tokens("permute_to_experts", x, order)
-    if x.shape[0] == 0:
-        return x.new_zeros(order.choice_of_row.shape[0], x.shape[1])
+    if x.shape[0] == 0 and order.has_gaps:
+        # No token to copy, only empty rows. They still depend on `x`: ranks of a layout must run the same backward.
+        return torch.cat([x, x.new_zeros(order.choice_of_row.shape[0], x.shape[1])])
     return PERMUTE.serve(_permutation_case(x, order))(x, order)
 
 
