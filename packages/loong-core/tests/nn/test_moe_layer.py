@@ -78,7 +78,7 @@ def test_beyond_its_capacity_an_expert_drops_choices_and_counts_them(drop):
         if drop == "score":
             chosen = chosen[routing.weights[chosen, 0].argsort(descending=True)]
         keep[chosen[:2]] = True  # half of 20 tokens / 5 experts
-    y = module(x, TOKENS, RoutingRecord(torch.tensor(TRAINED), 1))
+    y = module(x, TOKENS, RoutingRecord(TOKENS, torch.tensor(TRAINED), 1))
     torch.testing.assert_close(y, by_hand(module, x) * keep[:, None])
     y.sum().backward()
     dropped = take_load([module], ONE)["expert_dropped"]
@@ -106,7 +106,7 @@ def test_auxiliary_losses_join_in_backward_once_for_each_trained_token(scope, sc
         return layers[1](layers[0](x, TOKENS, record), TOKENS, record)
 
     model = torch.nn.ModuleList(layers)
-    ours = gradients(model, run(RoutingRecord(torch.tensor(TRAINED), 2)).sum())
+    ours = gradients(model, run(RoutingRecord(TOKENS, torch.tensor(TRAINED), 2)).sum())
     routings = [layers[0].router(x), layers[1].router(layers[0](x, TOKENS))]
     aux = aux_by_hand(routings, scope, 5)
     z = sum(each.logits.logsumexp(-1).square().mean() for each in routings) / 2
@@ -119,13 +119,13 @@ def test_auxiliary_losses_join_in_backward_once_for_each_trained_token(scope, sc
 def test_an_even_load_has_an_auxiliary_loss_of_top_k():
     module = mixture(RouterConfig(4, 2, aux_coefficient=1.0))
     torch.nn.init.zeros_(module.router.weight)  # every score equal
-    module(some_tokens(), TOKENS, RoutingRecord(torch.tensor(TRAINED), 1)).sum().backward()
+    module(some_tokens(), TOKENS, RoutingRecord(TOKENS, torch.tensor(TRAINED), 1)).sum().backward()
     assert take_load([module], ONE)["router_aux_loss"] == pytest.approx(2.0)
 
 
 def load_after(run):
     module, x = mixture(RouterConfig(5, 2, aux_coefficient=0.1)), some_tokens().requires_grad_()
-    run(module, x, RoutingRecord(torch.tensor(TRAINED), 1))
+    run(module, x, RoutingRecord(TOKENS, torch.tensor(TRAINED), 1))
     counts = module.router.load.counts
     return counts, take_load([module], ONE), module
 

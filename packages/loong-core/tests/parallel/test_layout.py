@@ -43,12 +43,24 @@ def test_key_value_heads_that_cannot_be_shared_nor_copied_are_a_fault():
         (Layout(pipeline=8), "layout.pipeline", "8 stages for 6 layers"),
         (Layout(expert=4), "layout.expert", "4 does not divide the model's 6 experts"),
         (Layout(expert=3), "layout.expert", "does not divide the 8 ranks of a pipeline stage"),
+        (Layout(context=4, ulysses=3), "layout.ulysses", "3 does not divide layout.context=4"),
+        (Layout(tensor=2, context=4, ulysses=8), "layout.ulysses", "8 does not divide layout.context=4"),
+        (Layout(pipeline=4, pipeline_layers=[2, 2, 2]), "layout.pipeline_layers", "[2, 2, 2] has 3 numbers for"),
+        (Layout(pipeline=4, pipeline_layers=[3, 0, 2, 1]), "layout.pipeline_layers", "leaves a stage without layers"),
+        (Layout(pipeline=2, pipeline_layers=[2, 3]), "layout.pipeline_layers", "adds up to 5, the model has 6 layers"),
     ],
 )
 def test_each_fault_names_its_degree_and_the_numbers(layout, where, what):
     (fault,) = layout.faults(8, heads=8, kv_heads=8, layers=6, experts=6)
     assert fault.where == where
     assert what in fault.what
+
+
+def test_heads_that_the_exchanging_ranks_cannot_share_are_a_fault_with_the_degrees_that_fit():
+    (fault,) = Layout(tensor=2, context=4, ulysses=4).faults(8, heads=12, kv_heads=2)
+    assert "4 does not divide the 6 attention heads of a tensor rank" in fault.what
+    assert fault.fix == "set layout.ulysses=2: 2 ranks exchange heads, 2 form a ring"
+    assert Layout(tensor=2, context=4, ulysses=2).faults(8, heads=12, kv_heads=2) == []
 
 
 def test_all_faults_are_found_together():
@@ -76,6 +88,19 @@ def test_the_middle_stages_take_the_layers_that_are_over():
 def test_every_layer_is_in_one_stage(layers):
     stages = [stage for rank in Layout(pipeline=3, virtual_pipeline=2).stage_layers(layers) for stage in rank]
     assert sorted(layer for stage in stages for layer in stage) == list(range(layers))
+
+
+def test_layers_given_by_hand_are_dealt_round_the_ranks_too():
+    layout = Layout(pipeline=2, virtual_pipeline=2, pipeline_layers=[1, 3, 2, 0])
+    assert layout.faults(2, layers=6) == []
+    assert layout.stage_layers(6) == [[range(0, 1), range(4, 6)], [range(1, 4), range(6, 6)]]
+
+
+def test_ranks_that_exchange_heads_are_neighbours_and_the_ring_goes_round_their_groups():
+    layout = Layout(tensor=2, context=4, ulysses=2)
+    assert layout.groups(8, ["context"]) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert layout.groups(8, ["ulysses"]) == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert layout.groups(8, ["ring"]) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 def test_the_ranks_of_an_axis_are_those_that_differ_only_in_it():

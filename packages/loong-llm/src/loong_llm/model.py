@@ -142,7 +142,7 @@ def build_stages(
         UserError: if weights are wanted and there are none, or they are faulty.
     """
     config = model.config
-    stages_of_rank = context.layout.stage_layers(config.num_layers)[context.pipeline.rank]
+    stages_of_rank = context.layout.stage_layers(config.num_layers, config.layer_costs())[context.pipeline.rank]
     stages = [
         Decoder(
             config,

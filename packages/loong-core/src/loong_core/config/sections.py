@@ -22,21 +22,27 @@ class LayoutSection(Section):
         tensor: ranks that share each matrix; a divisor of the attention heads and of the feed-forward width.
         pipeline: ranks that share the layers.
         virtual_pipeline: stages that a pipeline rank holds.
-        context: ranks that share each sequence in attention.
+        context: ranks that share each sequence, each with its own tokens of it.
+        ulysses: how many of the context ranks exchange tokens for attention heads, a divisor of `context`; the groups
+            of so many pass keys and values round a ring. 1: a ring of all; equal to `context`: no ring.
         expert: ranks that share the experts of a layer.
         expert_tensor: ranks that share each matrix of an expert.
         shard: ranks that share the optimizer's state; 1 lets it follow from `replicate`.
         replicate: copies of the sharded state.
+        pipeline_layers: layers of each pipeline stage, in the order of the model; by default divided so that the
+            stages have equal work, embedding and loss counted.
     """
 
     tensor: Count = 1
     pipeline: Count = 1
     virtual_pipeline: Count = 1
     context: Count = 1
+    ulysses: Count = 1
     expert: Count = 1
     expert_tensor: Count = 1
     shard: Count = 1
     replicate: Count = 1
+    pipeline_layers: list[Whole] | None = None
 
 
 class SpikeSection(Section):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from loong_core.data.context_cut import ContextShare
 
 IGNORED_LABEL = -100
 """Label of a position that is not trained on (the convention of transformers)."""
@@ -13,7 +17,7 @@ IGNORED_LABEL = -100
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Sequences laid end to end.
+    """Sequences laid end to end, or one context rank's share of their tokens (see `loong_core.data.context_cut`).
 
     Attributes:
         tokens: `[tokens]` int64, input ids.
@@ -23,6 +27,8 @@ class PackedBatch:
             crosses these boundaries.
         max_seqlen: length of the longest sequence, a Python int so that no kernel launch waits for the device.
         uniform_length: the common length if all sequences share one (dense attention then serves), else None.
+        share: None where the batch is whole. Else `tokens`, `labels` and `position_ids` are this context rank's, and
+            the three fields before this one describe the tokens that its group of Ulysses ranks has together.
     """
 
     tokens: Tensor
@@ -31,6 +37,17 @@ class PackedBatch:
     cu_seqlens: Tensor
     max_seqlen: int
     uniform_length: int | None = None
+    share: ContextShare | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of the microbatch on all context ranks together."""
+        return self.tokens.shape[0] if self.share is None else self.share.total_tokens
+
+    @property
+    def trained_tokens(self) -> Tensor:
+        """Scalar int64: those of them that have a label."""
+        return (self.labels != IGNORED_LABEL).sum() if self.share is None else self.share.trained_tokens
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedBatch:
         """The same batch on `device`."""
@@ -39,7 +56,8 @@ class PackedBatch:
             for field in fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)
         }
-        return replace(self, **moved)
+        share = None if self.share is None else self.share.to(device, non_blocking=non_blocking)
+        return replace(self, **moved, share=share)
 
     @staticmethod
     def from_lengths(tokens: Tensor, labels: Tensor, lengths: list[int]) -> PackedBatch:

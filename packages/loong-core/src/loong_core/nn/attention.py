@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from loong_core.data.batch import PackedBatch
+from loong_core.nn.context_attention import exchange_for_heads, exchange_for_tokens, ring_attention
 from loong_core.nn.decoder_config import AttentionConfig
 from loong_core.nn.key_value_cache import KeyValueCache
 from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear
@@ -26,7 +27,7 @@ class Attention(nn.Module):
         hidden_size: width of the residual stream.
         config: the attention's shape.
         norm_eps: epsilon of the query and key norms.
-        context: the tensor axis shares the heads.
+        context: the tensor axis shares the heads, the context axis the tokens.
         dtype: of the parameters.
         layer: global number of the block, for the key-value cache.
     """
@@ -42,10 +43,15 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.axis = context.tensor
+        self.ulysses, self.ring = context.ulysses, context.ring
         self.layer = layer
         self.head_dim = config.head_dim
         self.scale = config.head_dim**-0.5
         self.heads, self.kv_heads, replicas = local_heads(config, self.axis.size)
+        if self.heads % self.ulysses.size:
+            raise ValueError(
+                f"layout.ulysses={self.ulysses.size} does not divide the {self.heads} attention heads of a tensor rank"
+            )
         query, key_value = self.heads * self.head_dim, 2 * self.kv_heads * self.head_dim
         if replicas == 1:
             self.qkv = ColumnParallelLinear(hidden_size, query + key_value, config.qkv_bias, context, dtype)
@@ -80,12 +86,23 @@ class Attention(nn.Module):
         q, k = rotary(q, k, *rotation)
         if cache is not None:
             mixed = cache.attend(self.layer, q, k, v, batch, self.scale)
+        else:
+            mixed = self._attend(q, k, v, batch)
+        return self.output(mixed.flatten(1))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, batch: PackedBatch) -> Tensor:
+        """Causal attention within each sequence, `[tokens, heads, head_dim]`, on one context rank or several."""
+        share = batch.share
+        if share is not None:
+            q, k, v = exchange_for_heads(q, k, v, self.ulysses, share)
+        if share is not None and self.ring.size > 1:
+            mixed = ring_attention(q, k, v, self.ring, share, self.scale)
         elif batch.uniform_length is not None:
             q, k, v = (each.unflatten(0, (-1, batch.uniform_length)) for each in (q, k, v))
             mixed = attention(q, k, v, scale=self.scale).flatten(0, 1)
         else:
             mixed = packed_attention(q, k, v, batch.cu_seqlens, batch.max_seqlen, scale=self.scale)
-        return self.output(mixed.flatten(1))
+        return mixed if share is None else exchange_for_tokens(mixed, self.ulysses, share)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """This rank's heads of queries, keys and values of all tokens, `[tokens, hidden_size]`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from loong_core.data.batch import IGNORED_LABEL, PackedBatch
+from loong_core.data.batch import PackedBatch
 from loong_core.nn.block import Block
 from loong_core.nn.decoder_config import DecoderConfig, RotaryConfig
 from loong_core.nn.key_value_cache import KeyValueCache
@@ -42,8 +42,6 @@ class Decoder(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        if context.context.size > 1:
-            raise ValueError(f"attention cannot share a sequence among {context.context.size} ranks: layout.context=1")
         if context.pipeline.size > 1 and any(
             each.router.aux_coefficient and each.router.aux_scope == "model" for each in config.mixtures
         ):
@@ -92,7 +90,7 @@ class Decoder(nn.Module):
         """Run this stage.
 
         Args:
-            batch: the whole microbatch, on every stage.
+            batch: the whole microbatch, on every stage; with several context ranks this one's share of it.
             hidden: `[tokens / tensor, hidden_size]` from the stage before; None on the first.
 
         Returns:
@@ -102,7 +100,7 @@ class Decoder(nn.Module):
         """
         record = None
         if self.config.mixtures and torch.is_grad_enabled():
-            record = RoutingRecord((batch.labels != IGNORED_LABEL).sum(), len(self.config.mixtures))
+            record = RoutingRecord(batch.total_tokens, batch.trained_tokens, len(self.config.mixtures))
         x = self._transform(batch, hidden, record=record)
         return x if self.norm is None or self.head is None else self.head(self.norm(x), batch.labels)
 

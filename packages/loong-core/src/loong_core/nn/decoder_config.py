@@ -10,6 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loong_core.nn.moe.config import MoEConfig
+from loong_core.parallel.stage_split import LayerCosts
+
+_EMBEDDING_SHARE = 0.1
+"""Work of the embedding relative to the head's: a lookup, but a table as large whose gradient is summed up."""
 
 
 @dataclass(frozen=True)
@@ -170,11 +174,19 @@ class DecoderConfig:
 
     def matmul_parameters(self) -> int:
         """How many parameters multiply each token: the head once, the embedding (a lookup) not at all."""
-        blocks = sum(
+        return sum(self._block_products()) + self.vocab_size * self.hidden_size
+
+    def layer_costs(self) -> LayerCosts:
+        """Work of the layers, the embedding and the loss, in parameters that multiply each token."""
+        head = self.vocab_size * self.hidden_size
+        return LayerCosts(tuple(self._block_products()), _EMBEDDING_SHARE * head, head)
+
+    def _block_products(self) -> list[int]:
+        """How many parameters of each block multiply each token."""
+        return [
             block.mixer.matmul_parameters(self.hidden_size) + block.feed_forward.matmul_parameters(self.hidden_size)
             for block in self.blocks
-        )
-        return blocks + self.vocab_size * self.hidden_size
+        ]
 
     def flops_per_token(self, sequence_length: int) -> float:
         """Floating-point operations of one token's forward and backward in causal sequences of this length.

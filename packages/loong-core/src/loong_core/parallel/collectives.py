@@ -8,6 +8,8 @@ zeros. Over an axis of size 1 every function returns its argument.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -62,6 +64,57 @@ def gather_features(x: Tensor, axis: Axis) -> Tensor:
     Every rank gets the whole; backward keeps this rank's features of a gradient that is the same on every rank.
     """
     return x if axis.size == 1 else _GatherFeatures.apply(x, axis)
+
+
+def tokens_to_heads(x: Tensor, axis: Axis, tokens: Sequence[int]) -> Tensor:
+    """Exchange a share of the tokens with all heads for all tokens with a share of the heads.
+
+    Args:
+        x: `[tokens[axis.rank], heads, ...]`.
+        axis: the ranks; its size divides the heads.
+        tokens: how many each rank has.
+
+    Returns:
+        `[sum(tokens), heads / axis.size, ...]`, this rank's run of the heads.
+    """
+    return x if axis.size == 1 else _TokensToHeads.apply(x, axis, tuple(tokens))
+
+
+def heads_to_tokens(x: Tensor, axis: Axis, tokens: Sequence[int]) -> Tensor:
+    """The inverse of `tokens_to_heads`."""
+    return x if axis.size == 1 else _HeadsToTokens.apply(x, axis, tuple(tokens))
+
+
+@dataclass(frozen=True)
+class Passing:
+    """A tensor on its way round a ring: sent to the next rank while the one of the rank before arrives.
+
+    What was sent must not be written to before `arrived` returns.
+    """
+
+    sent: Tensor
+    arriving: Tensor
+    requests: Sequence[dist.Work]
+
+    def arrived(self) -> Tensor:
+        """What the rank before sent; later work on this rank's device stream finds it there."""
+        for request in self.requests:
+            request.wait()
+        return self.arriving
+
+
+def pass_on(x: Tensor, axis: Axis, shape: Sequence[int], tag: int = 0) -> Passing:
+    """Begin to send `x` to the next rank of `axis`, and to receive a tensor of `shape` from the one before.
+
+    Without a gradient. Returns at once. Passings that are under way together have tags of their own.
+    """
+    arriving = x.new_empty(shape)
+    sent = x.contiguous()
+    operations = [
+        dist.P2POp(dist.isend, sent, group=axis.group, group_peer=(axis.rank + 1) % axis.size, tag=tag),
+        dist.P2POp(dist.irecv, arriving, group=axis.group, group_peer=(axis.rank - 1) % axis.size, tag=tag),
+    ]
+    return Passing(sent, arriving, dist.batch_isend_irecv(operations))
 
 
 def _all_gather(x: Tensor, axis: Axis) -> Tensor:
@@ -139,3 +192,42 @@ class _GatherFeatures(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return grads[0].chunk(ctx.axis.size, dim=-1)[ctx.axis.rank], None
+
+
+def _to_heads(x: Tensor, axis: Axis, tokens: tuple[int, ...]) -> Tensor:
+    """See `tokens_to_heads`."""
+    by_rank = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()  # [ranks, own tokens, heads / ranks, ...]
+    whole = x.new_empty(sum(tokens), *by_rank.shape[2:])
+    sent = [tokens[axis.rank]] * axis.size
+    dist.all_to_all_single(whole, by_rank.flatten(0, 1), list(tokens), sent, group=axis.group)
+    return whole
+
+
+def _to_tokens(x: Tensor, axis: Axis, tokens: tuple[int, ...]) -> Tensor:
+    """See `heads_to_tokens`."""
+    own = tokens[axis.rank]
+    by_rank = x.new_empty(axis.size * own, *x.shape[1:])
+    dist.all_to_all_single(by_rank, x.contiguous(), [own] * axis.size, list(tokens), group=axis.group)
+    return by_rank.unflatten(0, (axis.size, own)).transpose(0, 1).flatten(1, 2)
+
+
+class _TokensToHeads(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis, tokens: tuple[int, ...]) -> Tensor:
+        ctx.axis, ctx.tokens = axis, tokens
+        return _to_heads(x, axis, tokens)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _to_tokens(grads[0], ctx.axis, ctx.tokens), None, None
+
+
+class _HeadsToTokens(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis, tokens: tuple[int, ...]) -> Tensor:
+        ctx.axis, ctx.tokens = axis, tokens
+        return _to_tokens(x, axis, tokens)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _to_heads(grads[0], ctx.axis, ctx.tokens), None, None

@@ -49,6 +49,8 @@ class ParallelContext:
         layout: the degrees.
         device: where this rank's tensors live.
         tensor, pipeline, context, data: the axes of dense layers.
+        ulysses, ring: context divided in two: ranks that exchange tokens for heads, and those round which keys and
+            values are passed.
         data_context: data and context together: ranks that hold the same dense weights.
         shard, replicate: data and context divided another way: ranks that share one copy of the optimizer's state, and
             ranks that hold copies of the same part of it.
@@ -62,6 +64,8 @@ class ParallelContext:
     tensor: Axis = ALONE
     pipeline: Axis = ALONE
     context: Axis = ALONE
+    ulysses: Axis = ALONE
+    ring: Axis = ALONE
     data: Axis = ALONE
     data_context: Axis = ALONE
     shard: Axis = ALONE
@@ -165,6 +169,8 @@ _AXES: dict[str, tuple[str, ...]] = {
     "tensor": ("tensor",),
     "pipeline": ("pipeline",),
     "context": ("context",),
+    "ulysses": ("ulysses",),
+    "ring": ("ring",),
     "data": ("data",),
     "data_context": ("context", "data"),
     "shard": ("shard",),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from math import prod
 
 from loong_core.errors import Fault
+from loong_core.parallel.stage_split import LayerCosts, split_evenly, stages_of_ranks
 
 Groups = list[list[int]]
 """A partition of ranks: each inner list is one group, its members in the order of their rank within the group."""
@@ -25,22 +26,32 @@ class Layout:
         tensor: ranks that share each matrix (and, with sequence parallelism, each sequence between the matrices).
         pipeline: ranks that share the layers.
         virtual_pipeline: stages a pipeline rank holds (interleaved schedule when above 1).
-        context: ranks that share each sequence in attention.
+        context: ranks that share each sequence, each with its own tokens of it.
+        ulysses: how many of these exchange tokens for heads in attention; the groups of so many form a ring round
+            which keys and values are passed. 1 is a ring of all, `context` is no ring.
         expert: ranks that share the experts of a mixture-of-experts layer.
         expert_tensor: ranks that share each matrix of an expert.
         shard: data ranks that share the optimizer's state (and, under the fsdp engine, the weights); 1 lets it follow
             from `replicate`.
         replicate: copies of the sharded state; above 1 gradients are reduced within a shard group, then across copies.
+        pipeline_layers: layers of each stage in the order of the model, where they are given by hand; else a rule
+            evens out the stages' work.
     """
 
     tensor: int = 1
     pipeline: int = 1
     virtual_pipeline: int = 1
     context: int = 1
+    ulysses: int = 1
     expert: int = 1
     expert_tensor: int = 1
     shard: int = 1
     replicate: int = 1
+    pipeline_layers: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.pipeline_layers is not None:
+            object.__setattr__(self, "pipeline_layers", tuple(self.pipeline_layers))
 
     @property
     def model(self) -> int:
@@ -51,6 +62,11 @@ class Layout:
     def stages(self) -> int:
         """Pipeline stages in all: pipeline x virtual_pipeline."""
         return self.pipeline * self.virtual_pipeline
+
+    @property
+    def ring(self) -> int:
+        """Ranks, or groups of `ulysses` ranks, round which keys and values are passed: context / ulysses."""
+        return self.context // self.ulysses
 
     def data_for(self, world_size: int) -> int:
         """Data ranks among `world_size` ranks (those that read different samples).
@@ -83,7 +99,7 @@ class Layout:
         found = [
             Fault(f"layout.{degree.name}", f"is {getattr(self, degree.name)}", "a degree is at least 1")
             for degree in fields(self)
-            if getattr(self, degree.name) < 1
+            if degree.name != "pipeline_layers" and getattr(self, degree.name) < 1
         ]
         if found:
             return found
@@ -127,6 +143,14 @@ class Layout:
         return found
 
     def _attention_faults(self, heads: int | None, kv_heads: int | None) -> list[Fault]:
+        if self.context % self.ulysses:
+            return [
+                Fault(
+                    "layout.ulysses",
+                    f"{self.ulysses} does not divide layout.context={self.context}",
+                    f"nearest that does is {_nearest_divisor(self.context, self.ulysses)}; 1 is a ring of all",
+                )
+            ]
         found = []
         if heads is not None and heads % self.tensor:
             found.append(
@@ -144,6 +168,15 @@ class Layout:
                     f"nearest that does is {_nearest_divisor(kv_heads, self.tensor)}",
                 )
             )
+        elif heads is not None and (heads // self.tensor) % self.ulysses:
+            fits = _common(heads // self.tensor, self.context)
+            found.append(
+                Fault(
+                    "layout.ulysses",
+                    f"{self.ulysses} does not divide the {heads // self.tensor} attention heads of a tensor rank",
+                    f"set layout.ulysses={fits}: {fits} ranks exchange heads, {self.context // fits} form a ring",
+                )
+            )
         return found
 
     def _layer_faults(self, layers: int | None) -> list[Fault]:
@@ -156,7 +189,9 @@ class Layout:
                     "interleaving needs at least 2 pipeline ranks",
                 )
             )
-        if layers is not None and layers < self.stages:
+        if self.pipeline_layers is not None:
+            found += self._pipeline_layers_faults(self.pipeline_layers, layers)
+        elif layers is not None and layers < self.stages:
             found.append(
                 Fault(
                     "layout.pipeline",
@@ -165,6 +200,18 @@ class Layout:
                 )
             )
         return found
+
+    def _pipeline_layers_faults(self, sizes: Sequence[int], layers: int | None) -> list[Fault]:
+        where, given = "layout.pipeline_layers", list(sizes)
+        if len(sizes) != self.stages:
+            stages = f"{_product(self, ('pipeline', 'virtual_pipeline'))} = {self.stages} stages"
+            return [Fault(where, f"{given} has {len(sizes)} numbers for {stages}", "give one a stage")]
+        if any(size < 0 for size in sizes) or 0 in sizes[1:-1]:
+            fix = "only the first stage, which embeds, and the last, which computes the loss, can do without layers"
+            return [Fault(where, f"{given} leaves a stage without layers", fix)]
+        if layers is not None and sum(sizes) != layers:
+            return [Fault(where, f"{given} adds up to {sum(sizes)}, the model has {layers} layers")]
+        return []
 
     def _expert_faults(self, world_size: int, experts: int | None) -> list[Fault]:
         found = []
@@ -207,29 +254,26 @@ class Layout:
             )
         return found
 
-    def stage_layers(self, layers: int) -> list[list[range]]:
-        """Layers of each stage, `[pipeline rank][virtual stage]`, as even as whole layers allow.
+    def stage_layers(self, layers: int, costs: LayerCosts | None = None) -> list[list[range]]:
+        """Layers of each stage, `[pipeline rank][virtual stage]`: `pipeline_layers`, or an even split.
 
-        Virtual stages are dealt round the ranks: stage `v` of rank `p` is number `v * pipeline + p` of the model. When
-        the layers do not divide, the stages in the middle take one more, since the first also embeds and the last
-        also computes the loss.
+        Args:
+            layers: of the model.
+            costs: what the split is to even out; by default all layers alike, and nearly nothing besides.
         """
-        base, over = divmod(layers, self.stages)
-        first_larger = (self.stages - over + 1) // 2
-        sizes = [base + (first_larger <= stage < first_larger + over) for stage in range(self.stages)]
-        starts = [sum(sizes[:stage]) for stage in range(self.stages)]
-        return [
-            [range(starts[stage], starts[stage] + sizes[stage]) for stage in range(rank, self.stages, self.pipeline)]
-            for rank in range(self.pipeline)
-        ]
+        sizes = self.pipeline_layers
+        if sizes is None:
+            sizes = split_evenly(costs or LayerCosts.equal(layers), self.stages)
+        return stages_of_ranks(sizes, self.pipeline)
 
     def groups(self, world_size: int, axes: Sequence[str], first_rank: int = 0) -> Groups:
         """The groups of ranks that differ only in the named axes.
 
         Args:
             world_size: ranks of this component.
-            axes: all of `tensor, context, data, pipeline` (with `replicate` and `shard` standing for the two factors
-                of data x context), or all of `expert_tensor, expert, expert_data, pipeline`.
+            axes: of `tensor, context, data, pipeline` (with `ulysses` and `ring` standing for the two factors of
+                context, or `replicate` and `shard` for those of data x context), or of `expert_tensor, expert,
+                expert_data, pipeline`.
             first_rank: the component's first rank in the world.
         """
         for view in self._views(world_size):
@@ -243,6 +287,13 @@ class Layout:
         experts = {"expert_tensor": self.expert_tensor, "expert": self.expert}
         return [
             {"tensor": self.tensor, "context": self.context, "data": data, "pipeline": self.pipeline},
+            {
+                "tensor": self.tensor,
+                "ulysses": self.ulysses,
+                "ring": self.ring,
+                "data": data,
+                "pipeline": self.pipeline,
+            },
             {"tensor": self.tensor, "shard": shard, "replicate": self.replicate, "pipeline": self.pipeline},
             experts | {"expert_data": self.expert_data_for(world_size), "pipeline": self.pipeline},
             experts

@@ -184,6 +184,7 @@ class MegatronEngine(Engine):
 
         if not microbatches:
             raise ValueError("no microbatches: every data rank brings at least one")
+        microbatches = own_shares(microbatches, self.context)
         self._tally = LossTally(self.context.device)
         counted = len(microbatches)
         if forward_only and self.context.layout.virtual_pipeline > 1:

@@ -51,7 +51,7 @@ class MixtureOfExperts(nn.Module):
 
         Args:
             x: `[tokens / tensor, hidden_size]`.
-            tokens: of the microbatch, on all tensor ranks together.
+            tokens: of the microbatch (of this context rank's share of it), on all tensor ranks together.
             record: of this forward; with one, auxiliary losses act and the load is counted in backward.
 
         Returns:
@@ -74,7 +74,6 @@ class MixtureOfExperts(nn.Module):
                 record,
                 self.parallel,
                 layer=self.layer,
-                tokens=tokens,
                 real=self._real_tokens(x, tokens),
                 dropped=(order.row_of_choice < 0).sum(),
             )

@@ -26,11 +26,13 @@ class RoutingRecord:
     """What the layers of one forward of one microbatch share.
 
     Args:
-        trained: scalar, the microbatch's tokens that are trained on; the same on every rank that shares it.
+        tokens: of the microbatch, on all tensor and context ranks together.
+        trained: scalar, those of them that are trained on; the same on every rank that shares the microbatch.
         layers: mixture layers of the whole model.
     """
 
-    def __init__(self, trained: Tensor, layers: int) -> None:
+    def __init__(self, tokens: int, trained: Tensor, layers: int) -> None:
+        self.tokens = tokens
         self.trained = trained
         self.layers = layers
         self.shares: dict[int, Tensor] = {}  # by layer: `[num_experts]`, choices of each expert per token
@@ -85,7 +87,6 @@ def with_router_losses(
     context: ParallelContext,
     *,
     layer: int,
-    tokens: int,
     real: Tensor | None,
     dropped: Tensor,
 ) -> Tensor:
@@ -97,7 +98,6 @@ def with_router_losses(
         record: of this forward.
         context: tensor and context ranks share the microbatch; the losses are over all of it.
         layer: number of the layer.
-        tokens: of the microbatch, on all tensor ranks together; context ranks have equally many.
         real: `[local tokens]` bool, False for tokens that only fill up the last rank's run; None if all are real.
         dropped: scalar, choices that this rank's experts had no room for.
     """
@@ -105,16 +105,15 @@ def with_router_losses(
     with torch.no_grad():
         ones = torch.ones_like(routing.experts) if real is None else real[:, None].expand_as(routing.experts).long()
         counts = ones.new_zeros(config.num_experts).scatter_add_(0, routing.experts.flatten(), ones.flatten())
-    tokens = tokens * context.context.size
     if config.aux_coefficient:
-        shares = counts.to(routing.scores.dtype) / tokens
+        shares = counts.to(routing.scores.dtype) / record.tokens
         record.shares[layer] = _over_microbatch(shares, context)
     # A sigmoid's scores are made to add up to one, as a softmax's do.
     scores = routing.scores
     if config.scores == "sigmoid" and config.aux_coefficient:
         scores = scores / scores.sum(-1, keepdim=True)
     log_sum_exp = routing.logits.logsumexp(-1) if config.z_coefficient else scores.new_zeros(scores.shape[0])
-    return _RouterLosses.apply(routing.weights, scores, log_sum_exp, load, record, layer, tokens, real, counts, dropped)  # type: ignore[no-any-return]
+    return _RouterLosses.apply(routing.weights, scores, log_sum_exp, load, record, layer, real, counts, dropped)  # type: ignore[no-any-return]
 
 
 def _over_microbatch(x: Tensor, context: ParallelContext) -> Tensor:
@@ -140,13 +139,12 @@ class _RouterLosses(Function):
         load: RouterLoad,
         record: RoutingRecord,
         layer: int,
-        tokens: int,
         real: Tensor | None,
         counts: Tensor,
         dropped: Tensor,
     ) -> Tensor:
         ctx.save_for_backward(scores, log_sum_exp)
-        ctx.load, ctx.record, ctx.layer, ctx.tokens = load, record, layer, tokens
+        ctx.load, ctx.record, ctx.layer = load, record, layer
         ctx.real, ctx.counts, ctx.dropped = real, counts, dropped
         return weights.view_as(weights)
 
@@ -156,7 +154,7 @@ class _RouterLosses(Function):
         load: RouterLoad = ctx.load
         record: RoutingRecord = ctx.record
         config = load.config
-        per_token = 1.0 / (ctx.tokens * record.layers)  # means over tokens and layers
+        per_token = 1.0 / (record.tokens * record.layers)  # means over tokens and layers
         scores_gradient = log_sum_exp_gradient = None
         aux = z = scores.new_zeros(())
         if config.aux_coefficient:
@@ -169,4 +167,4 @@ class _RouterLosses(Function):
             z = per_token * real_sums.square().sum()
             log_sum_exp_gradient = (2 * config.z_coefficient * per_token) * record.trained * real_sums
         load.add(ctx.counts, ctx.dropped, aux, z)
-        return grads[0], scores_gradient, log_sum_exp_gradient, *([None] * 7)
+        return grads[0], scores_gradient, log_sum_exp_gradient, *([None] * 6)

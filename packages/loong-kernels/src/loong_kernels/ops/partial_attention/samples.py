@@ -116,8 +116,5 @@ def _call_forward(t: Mapping[str, Tensor], longest: tuple[int, int], options: Ma
 
 
 def _call_backward(t: Mapping[str, Tensor], longest: tuple[int, int], options: Mapping[str, Any]) -> Any:
-    return partial_attention_backward(
-        *(t[name] for name in ("grad_out", "q", "k", "v", "out", "log_sum_exp")),
-        _pairs(t, longest, options),
-        scale=options.get("scale"),
-    )
+    tensors: Any = [t[name] for name in ("grad_out", "q", "k", "v", "out", "log_sum_exp")]
+    return partial_attention_backward(*tensors, _pairs(t, longest, options), scale=options.get("scale"))
