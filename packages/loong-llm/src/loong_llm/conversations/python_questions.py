@@ -22,8 +22,8 @@ from pathlib import Path
 
 from loong_llm.data.python_topics import HELD_OUT_SHARE, python_topics
 
-_ANSWER = 240
-"""Characters after which an answer ends with its sentence."""
+_ANSWER = 150
+"""Characters after which an answer ends with its sentence; with one sentence it may be half as long again."""
 _SHORTEST = 20
 _LOOSE = "exceptions or functions"
 
@@ -114,7 +114,8 @@ def _of_topic(name: str, text: str) -> Iterator[Question]:
         yield from _question(name, f"What is {_called(found['name'])}?", _called(found["name"]), found["body"])
     for found in _RULE.finditer(text):
         rule = f"{found['name']} ::= {' '.join(found['body'].split())}"
-        yield Question(name, f"What is the grammar of {found['name']}?", rule, rule)
+        if len(rule) <= 1.5 * _ANSWER:
+            yield Question(name, f"What is the grammar of {found['name']}?", rule, rule)
 
 
 def _of_docstrings() -> Iterator[Question]:
@@ -158,7 +159,7 @@ def _sentences(body: str) -> str:
         if answer and len(answer) + len(sentence) > _ANSWER:
             break
         answer = f"{answer} {sentence}".strip()
-    return "" if len(answer) > 2 * _ANSWER or answer.endswith(":") else answer
+    return "" if len(answer) > 1.5 * _ANSWER or answer.endswith(":") else answer
 
 
 def _called(name: str) -> str:
