@@ -75,8 +75,9 @@ def test_a_run_that_died_between_checkpoints_goes_on_from_the_last_one(tmp_path,
 
 
 def test_a_loss_that_is_no_number_is_not_applied_and_leaves_the_last_checkpoint_usable(tmp_path, whole):
-    with pytest.raises(NumericalError, match="step 6: loss is nan"):
+    with pytest.raises(NumericalError, match="step 6: loss is nan") as stopped:
         run_toy(tmp_path, "checkpoint.every=5", events={6: lambda: math.nan})
+    assert stopped.value.__notes__ == [f"The last checkpoint is {tmp_path / 'checkpoints' / 'step-00000005'}."]
     assert [row[0] for row in figures(tmp_path)] == [1, 2, 3, 4, 5]
     _, weight = run_toy(tmp_path)
     assert (figures(tmp_path), weight) == whole

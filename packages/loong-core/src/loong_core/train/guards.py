@@ -46,9 +46,9 @@ class FiniteGuard:
         where = f" (first seen in the loss of rank {', '.join(map(str, ranks))})" if ranks else ""
         source = where or (" (the loss is finite, a gradient is not)" if math.isfinite(loss.loss) else "")
         raise NumericalError(
-            f"step {step}: loss is {loss.loss}, gradient norm is {grad_norm}{source}. The step was not applied, the "
-            "last checkpoint is unharmed. The same command meets the same data again: look at that, try "
-            "precision=fp32, or start with a lower train.lr into another output"
+            f"step {step}: loss is {loss.loss}, gradient norm is {grad_norm}{source}. The step was not applied. "
+            "The same command meets the same data again: look at that, try precision=fp32, or start with a lower "
+            "train.lr into another output"
         )
 
 
@@ -80,7 +80,7 @@ class SpikeGuard:
         found += f"{self.settings.window} steps (train.spike.factor {self.settings.factor:g})"
         if self.settings.policy == "stop":
             raise NumericalError(
-                f"{found}. The step was not applied (train.spike.policy stop); the last checkpoint is unharmed, and "
-                "the same command with train.spike.policy=skip or report goes on from it"
+                f"{found}. The step was not applied (train.spike.policy stop). The same command with "
+                "train.spike.policy=skip or report goes on"
             )
         return found + (", its gradients were dropped" if self.settings.policy == "skip" else "")

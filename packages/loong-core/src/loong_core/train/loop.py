@@ -96,6 +96,7 @@ def train(run: Run, work: Work) -> Progress:
     )
     progress = _resume(run, work, checkpoints)
     spikes = SpikeGuard(settings.spike, progress.losses)
+    first = progress.step + 1
     run.reporter.begin(progress.step, last)
     if progress.step >= last:
         run.say(f"nothing to train: the run is at step {progress.step} of {total}")
@@ -108,7 +109,7 @@ def train(run: Run, work: Work) -> Progress:
         with SignalWatch() as signals:
             if progress.step == 0 and work.validation is not None:
                 progress.first_val_loss = progress.last_val_loss = validate(work).loss
-            for step in range(progress.step + 1, last + 1):
+            for step in range(first, last + 1):
                 profiler.begin(step)
                 clock.start()
                 microbatches = work.stream.next_step()
@@ -135,6 +136,8 @@ def train(run: Run, work: Work) -> Progress:
                     progress.last_val_loss = held_out.loss
                     row |= {"val_loss": held_out.loss, "val_tokens": held_out.tokens}
                 run.reporter.write(row)
+                if step == first:
+                    run.say_kernels()
 
                 checkpoints.poll()
                 if step == last or signal_number or _due(step, run.config.checkpoint.every, total):
@@ -143,8 +146,10 @@ def train(run: Run, work: Work) -> Progress:
                     checkpoints.finish()
                     raise Interrupted(signal_number)
             checkpoints.finish()
-    except NumericalError:
+    except NumericalError as error:
         checkpoints.finish()
+        last_good = checkpoints.latest()
+        error.add_note(f"The last checkpoint is {last_good}." if last_good else "There is no checkpoint yet.")
         raise
     finally:
         profiler.close()

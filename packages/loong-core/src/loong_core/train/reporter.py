@@ -47,6 +47,11 @@ class Reporter:
         """News, in a line."""
         self._console.say(text)
 
+    def note(self, text: str) -> None:
+        """A detail, for the log only."""
+        self._log.write(text + "\n")
+        self._log.flush()
+
     def write(self, row: dict[str, Any]) -> None:
         """The figures of one step."""
         for sink in self._sinks:

@@ -70,6 +70,14 @@ class Run:
         """One line of news."""
         self.reporter.say(text)
 
+    def say_kernels(self) -> None:
+        """Which implementation serves each op, once they have been called: in short, and in the log with reasons."""
+        decisions = registry.decisions()
+        served = dict.fromkeys(f"{each.op} {each.implementation}" for each in decisions)
+        self.reporter.say(f"kernels: {', '.join(served)}")
+        for each in decisions:
+            self.reporter.note(str(each))
+
 
 @contextmanager
 def open_run(config: RunConfig) -> Iterator[Run]:
