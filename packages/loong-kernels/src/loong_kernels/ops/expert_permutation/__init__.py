@@ -14,6 +14,7 @@ from torch import Tensor
 from loong_kernels.ops.expert_permutation.order import ExpertOrder, order_by_expert_reference
 from loong_kernels.ops.expert_permutation.reference import combine_from_experts_reference, permute_to_experts_reference
 from loong_kernels.registry import REGISTRY, Implementation
+from loong_kernels.triton_toolchain import register_triton, unsupported_dtype
 
 __all__ = ["ExpertOrder", "combine_from_experts", "order_by_expert", "permute_to_experts"]
 
@@ -130,3 +131,12 @@ REGISTRY.register(Implementation("reference", PERMUTE.name, ("*",), permute_to_e
 REGISTRY.register(Implementation("reference", COMBINE.name, ("*",), combine_from_experts_reference))
 REGISTRY.register(Implementation("gathers", PERMUTE.name, ("*",), f"{_GATHERS}permute_by_gathers", priority=10))
 REGISTRY.register(Implementation("gathers", COMBINE.name, ("*",), f"{_GATHERS}combine_by_gathers", priority=10))
+
+
+def _triton_supports(case: PermutationCase) -> str | None:
+    return unsupported_dtype(case.dtype)
+
+
+_TRITON = "loong_kernels.ops.expert_permutation.triton_kernels:"
+register_triton(REGISTRY, PERMUTE.name, f"{_TRITON}permute_triton", _triton_supports)
+register_triton(REGISTRY, COMBINE.name, f"{_TRITON}combine_triton", _triton_supports)
