@@ -12,10 +12,12 @@ from loong_core.config.loading import Loaded
 from loong_core.data.checks import source_faults
 from loong_core.data.sources import SourceSpec
 from loong_core.device import discover
+from loong_core.engine.choice import engine_faults
 from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.parallel.layout import Layout
 from loong_kernels import registry
-from loong_llm.model import ModelSource, layout_faults, open_model
+from loong_llm.model import ModelSource, open_model
+from loong_llm.model_config import layout_faults
 from loong_llm.recipes.pretrain_config import DataSection, PretrainConfig
 from loong_llm.tokenizer import load_tokenizer, tokenizer_faults
 
@@ -55,8 +57,9 @@ def check_run(loaded: Loaded[PretrainConfig], world_size: int) -> Findings:
         found.faults += layout_faults(model.config, layout, world_size)
     else:
         found.faults += layout.faults(world_size)
+    found.faults += engine_faults(config.engine, layout)
     if world_size % layout.model == 0:
-        found.faults += batch_faults(config, layout.data_for(world_size))
+        found.faults += batch_faults(config, layout, world_size)
     if config.output and not found.faults:
         found.faults += RunFolder(Path(config.output).expanduser()).faults(config)
     if model is not None and not found.faults:

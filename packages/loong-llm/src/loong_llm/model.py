@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,27 +12,17 @@ import torch
 from loong_core.checkpoint.hf_load import load_weights
 from loong_core.checkpoint.hf_reader import HFFolder
 from loong_core.checkpoint.weight_map import WeightMap
-from loong_core.errors import ConfigError, Fault, UserError
+from loong_core.errors import UserError
 from loong_core.nn.decoder import Decoder
-from loong_core.nn.decoder_config import DecoderConfig, FeedForwardConfig
+from loong_core.nn.decoder_config import DecoderConfig
 from loong_core.nn.initialize import initialize
-from loong_core.nn.moe.config import MoEConfig
 from loong_core.parallel.context import ParallelContext
-from loong_core.parallel.layout import Layout
 from loong_llm.families.family import Family
-from loong_llm.families.registry import find_family, named_config, named_configs
+from loong_llm.model_config import read_model_config
 
 Initialise = Literal["auto", "random", "weights"]
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "*.tiktoken")
-_OPTIONAL_KEYS = frozenset(
-    {
-        *("attention_bias", "mlp_bias", "tie_word_embeddings", "head_dim", "num_key_value_heads", "rms_norm_eps"),
-        *("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "initializer_range"),
-        *("bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype"),
-    }
-)
-"""Keys that a `config.json` may leave out, and that overrides may therefore add."""
 
 
 @dataclass(frozen=True)
@@ -71,54 +60,13 @@ def open_model(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     Raises:
         UserError: if there is no such name or folder, no family serves it, or the config has faults (all told at once).
     """
-    name = str(source)
-    path = Path(source)
-    if name.lower() in named_configs():
-        folder, hf = None, named_config(name)
-    elif path.is_dir():
-        folder = HFFolder(path)
-        hf = folder.config
-    elif len(path.parts) > 1 or name.startswith((".", "~")):
-        raise UserError(f"model {name}: there is no such folder")
-    else:
-        folder, hf = None, named_config(name)
-    family = find_family(hf)
-    hf = _overridden(hf, overrides or {}, family)
+    model = read_model_config(source, overrides)
+    folder = None if model.folder is None else HFFolder(model.folder)
     weights = folder if folder is not None and folder.has_weights else None
-    has_tokenizer = any(file for pattern in _TOKENIZER_FILES for file in path.glob(pattern)) if folder else False
-    return ModelSource(name, hf, family, family.decoder_config(hf), weights, path if has_tokenizer else None)
-
-
-def layout_faults(config: DecoderConfig, layout: Layout, world_size: int) -> list[Fault]:
-    """Everything that keeps a layout from serving this model on `world_size` ranks."""
-    faults = layout.faults(
-        world_size,
-        heads=config.attention.num_heads,
-        kv_heads=config.attention.num_kv_heads,
-        layers=config.num_layers,
-        experts=config.mixtures[0].router.num_experts if config.mixtures else 0,
+    has_tokenizer = folder is not None and any(file for kind in _TOKENIZER_FILES for file in folder.path.glob(kind))
+    return ModelSource(
+        model.name, model.hf_config, model.family, model.config, weights, model.folder if has_tokenizer else None
     )
-    widths: dict[str, set[int]] = {"tensor": set(), "expert_tensor": set()}
-    for block in config.blocks:
-        match block.feed_forward:
-            case FeedForwardConfig(width):
-                widths["tensor"].add(width)
-            case MoEConfig():
-                widths["tensor"].add(block.feed_forward.shared_size)
-                widths["expert_tensor"].add(block.feed_forward.expert_size)
-    for degree, kinds in widths.items():
-        size = getattr(layout, degree)
-        faults += [
-            Fault(f"layout.{degree}", f"{size} does not divide the model's feed-forward width of {width}")
-            for width in sorted(kinds)
-            if width % size
-        ]
-    if layout.pipeline > 1 and any(
-        each.router.aux_coefficient and each.router.aux_scope == "model" for each in config.mixtures
-    ):
-        what = f"is {layout.pipeline}, and the model's auxiliary loss is over all layers together, which no stage sees"
-        faults.append(Fault("layout.pipeline", what, "set model.overrides.router_aux_loss_scope=layer"))
-    return faults
 
 
 def build_stages(
@@ -179,26 +127,3 @@ def fill(stages: list[Decoder], model: ModelSource, context: ParallelContext) ->
         harmless=model.family.harmless_tensors,
         duplicates=model.family.tied_tensors if model.config.tie_embeddings else None,
     )
-
-
-def _overridden(hf: dict[str, Any], overrides: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """`hf` with the overrides; keys that would have no effect are faults."""
-    known = hf.keys() | _OPTIONAL_KEYS | set(family.optional_keys)
-    faults = []
-    for key in overrides:
-        where = f"model.overrides.{key}"
-        if key in ("rope_theta", "rope_scaling") and hf.get("rope_parameters"):
-            faults.append(Fault(where, "this config.json has rope_parameters in its place", "override a key of those"))
-        elif key not in known:
-            near = get_close_matches(key, sorted(known), n=1)
-            fix = f"the nearest key is {near[0]}" if near else f"keys of this config: {', '.join(sorted(hf))}"
-            faults.append(Fault(where, "is not a key of the model's config.json", fix))
-    if faults:
-        raise ConfigError(faults)
-    merged = {**hf, **overrides}
-    for key, value in overrides.items():
-        if isinstance(value, Mapping) and isinstance(hf.get(key), Mapping):
-            merged[key] = {**hf[key], **value}
-    if "num_hidden_layers" in overrides and len(set(hf.get("layer_types") or [])) == 1:
-        merged["layer_types"] = hf["layer_types"][:1] * int(overrides["num_hidden_layers"])
-    return merged

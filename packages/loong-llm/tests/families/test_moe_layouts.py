@@ -14,7 +14,8 @@ from loong_core.nn.moe.balance import take_load
 from loong_core.nn.moe.choices import differing_choices, recorded_choices
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
-from loong_llm.model import build_stages, layout_faults, open_model
+from loong_llm.model import build_stages, open_model
+from loong_llm.model_config import layout_faults
 from loong_llm.recipes.pretrain import next_token_loss
 
 HF = {

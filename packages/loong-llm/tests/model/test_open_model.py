@@ -11,7 +11,8 @@ from loong_core.checkpoint.hf_reader import WeightsError
 from loong_core.errors import ConfigError, UserError
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
-from loong_llm.model import build_stages, layout_faults, open_model
+from loong_llm.model import build_stages, open_model
+from loong_llm.model_config import layout_faults
 
 ONE = ParallelContext.single()
 TIED = CONFIGS["qwen3, tied, biased"]

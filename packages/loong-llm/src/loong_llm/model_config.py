@@ -1,0 +1,137 @@
+"""From what a user calls a model to its hyperparameters, without torch: what planning and checking need of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from loong_core.errors import ConfigError, Fault, UserError
+from loong_core.nn.decoder_config import DecoderConfig, FeedForwardConfig
+from loong_core.nn.moe.config import MoEConfig
+from loong_core.parallel.layout import Layout
+from loong_llm.families.family import Family
+from loong_llm.families.registry import find_family, named_config, named_configs
+
+_OPTIONAL_KEYS = frozenset(
+    {
+        *("attention_bias", "mlp_bias", "tie_word_embeddings", "head_dim", "num_key_value_heads", "rms_norm_eps"),
+        *("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "initializer_range"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype"),
+    }
+)
+"""Keys that a `config.json` may leave out, and that overrides may therefore add."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a model is.
+
+    Attributes:
+        name: what the user called it.
+        hf_config: its `config.json`, overrides applied.
+        family: whose it is.
+        config: the decoder it describes.
+        folder: where it was found, None for a named size.
+    """
+
+    name: str
+    hf_config: dict[str, Any]
+    family: Family
+    config: DecoderConfig
+    folder: Path | None = None
+
+
+def read_model_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> ModelConfig:
+    """Find a model and read its config.
+
+    Args:
+        source: name of a shipped size (these come first), or path of a folder with a `config.json`.
+        overrides: keys of `config.json` to replace, nested ones in nested mappings.
+
+    Raises:
+        UserError: if there is no such name or folder, no family serves it, or the config has faults (all told at once).
+    """
+    name, path, folder = str(source), Path(source), None
+    if name.lower() in named_configs():
+        hf = named_config(name)
+    elif path.is_dir():
+        folder, hf = path, _read(path / "config.json")
+    elif len(path.parts) > 1 or name.startswith((".", "~")):
+        raise UserError(f"model {name}: there is no such folder")
+    else:
+        hf = named_config(name)
+    family = find_family(hf)
+    hf = _overridden(hf, overrides or {}, family)
+    return ModelConfig(name, hf, family, family.decoder_config(hf), folder)
+
+
+def layout_faults(config: DecoderConfig, layout: Layout, world_size: int) -> list[Fault]:
+    """Everything that keeps a layout from serving this model on `world_size` ranks."""
+    faults = layout.faults(
+        world_size,
+        heads=config.attention.num_heads,
+        kv_heads=config.attention.num_kv_heads,
+        layers=config.num_layers,
+        experts=config.mixtures[0].router.num_experts if config.mixtures else 0,
+    )
+    widths: dict[str, set[int]] = {"tensor": set(), "expert_tensor": set()}
+    for feed_forward in {id(block.feed_forward): block.feed_forward for block in config.blocks}.values():
+        match feed_forward:
+            case FeedForwardConfig(width):
+                widths["tensor"].add(width)
+            case MoEConfig():
+                widths["tensor"].add(feed_forward.shared_size)
+                widths["expert_tensor"].add(feed_forward.expert_size)
+    for degree, kinds in widths.items():
+        size = getattr(layout, degree)
+        faults += [
+            Fault(f"layout.{degree}", f"{size} does not divide the model's feed-forward width of {width}")
+            for width in sorted(kinds)
+            if width % size
+        ]
+    if layout.pipeline > 1 and any(
+        each.router.aux_coefficient and each.router.aux_scope == "model" for each in config.mixtures
+    ):
+        what = f"is {layout.pipeline}, and the model's auxiliary loss is over all layers together, which no stage sees"
+        faults.append(Fault("layout.pipeline", what, "set model.overrides.router_aux_loss_scope=layer"))
+    return faults
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file} is missing") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{file} holds a {type(value).__name__}, not a JSON object")
+    return value
+
+
+def _overridden(hf: dict[str, Any], overrides: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """`hf` with the overrides; keys that would have no effect are faults."""
+    known = hf.keys() | _OPTIONAL_KEYS | set(family.optional_keys)
+    faults = []
+    for key in overrides:
+        where = f"model.overrides.{key}"
+        if key in ("rope_theta", "rope_scaling") and hf.get("rope_parameters"):
+            faults.append(Fault(where, "this config.json has rope_parameters in its place", "override a key of those"))
+        elif key not in known:
+            near = get_close_matches(key, sorted(known), n=1)
+            fix = f"the nearest key is {near[0]}" if near else f"keys of this config: {', '.join(sorted(hf))}"
+            faults.append(Fault(where, "is not a key of the model's config.json", fix))
+    if faults:
+        raise ConfigError(faults)
+    merged = {**hf, **overrides}
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and isinstance(hf.get(key), Mapping):
+            merged[key] = {**hf[key], **value}
+    if "num_hidden_layers" in overrides and len(set(hf.get("layer_types") or [])) == 1:
+        merged["layer_types"] = hf["layer_types"][:1] * int(overrides["num_hidden_layers"])
+    return merged

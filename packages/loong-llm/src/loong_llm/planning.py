@@ -1,0 +1,117 @@
+"""A run file as `loong_core.plan` takes it, and whether it fits on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loong_core.errors import Fault
+from loong_core.nn.decoder_config import DecoderConfig
+from loong_core.parallel.layout import Layout
+from loong_core.plan.devices import GIB, Cluster
+from loong_core.plan.nearest import Request, nearest
+from loong_core.plan.rates import measured_rates
+from loong_core.plan.report import changed_degrees, memory_words
+from loong_core.plan.search import Candidate, Freedom, Search
+from loong_core.plan.workload import Recompute, Workload
+from loong_llm.model_config import layout_faults
+from loong_llm.recipes.pretrain_config import PretrainConfig
+
+
+def workload_of(config: PretrainConfig, model: DecoderConfig) -> Workload:
+    """What memory and time of a run depend on."""
+    return Workload(
+        model=model,
+        sequence_length=config.data.sequence_length,
+        global_batch_size=config.train.global_batch_size,
+        micro_batch_size=config.train.micro_batch_size,
+        precision=config.precision,
+        packed=not config.data.attend_across_documents,
+        engine=config.engine,
+    )
+
+
+def layout_of(config: PretrainConfig) -> Layout:
+    """The run file's layout."""
+    return Layout(**config.layout.model_dump())
+
+
+def request_of(
+    config: PretrainConfig,
+    model: DecoderConfig,
+    cluster: Cluster,
+    *,
+    fixed: Sequence[str] = (),
+    recompute: tuple[Recompute, ...] = ("none",),
+) -> Request:
+    """What to search for.
+
+    Args:
+        config: the run file, overrides applied.
+        model: its model.
+        cluster: the accelerators.
+        fixed: keys that the search leaves as they are, of `layout.*` and `train.micro_batch_size`.
+        recompute: what to try, in order.
+    """
+    layout = layout_of(config)
+    degrees = {key: getattr(layout, key) for name in fixed if (key := name.removeprefix("layout.")) != name}
+    sizes = (config.train.micro_batch_size,) if "train.micro_batch_size" in fixed else None
+    return Request(
+        workload_of(config, model),
+        cluster,
+        Freedom(degrees, sizes, recompute),
+        lambda layout, world_size: layout_faults(model, layout, world_size),
+        measured_rates(),
+    )
+
+
+def own_candidate(request: Request, layout: Layout) -> Candidate | None:
+    """The run file's own layout on the cluster, None where it does not serve."""
+    work, size = request.work, request.cluster.size
+    if request.serves(layout, size) or not work.microbatches(layout.data_for(size)):
+        return None
+    return Search(work, request.cluster, request.serves, request.rates).evaluate(layout, work)
+
+
+def memory_faults(config: PretrainConfig, model: DecoderConfig, cluster: Cluster) -> list[Fault]:
+    """A fault if the run does not fit on these accelerators as its file says, with what would.
+
+    The layout serves and the batch divides; what is planned is the pipeline rank that needs most.
+    """
+    request = request_of(config, model, cluster)
+    layout, work = layout_of(config), request.work
+    search = Search(work, cluster, request.serves, request.rates)
+    own = search.evaluate(layout, work, timed=False)
+    if search.fits(own):
+        return []
+    what = (
+        f"needs {own.needed / GIB:.1f} GiB a rank, {cluster.accelerator.name} has "
+        f"{cluster.accelerator.memory / GIB:.1f} GiB (GiB: {memory_words(own.memory)})"
+    )
+    sizes = tuple(size for size in range(1, work.micro_batch_size + 1) if work.micro_batch_size % size == 0)
+    found = replace(request, freedom=Freedom(micro_batches=sizes)).search()
+    if found.fitting:
+        best = min(found.fitting, key=lambda each: (_changes(each, own), each.seconds))
+        fix = f"{_difference(best, own)} fits in {best.needed / GIB:.1f} GiB"
+    else:
+        fix = "nearest: " + "; or ".join(nearest(replace(request, freedom=Freedom(micro_batches=(1,)))))
+    return [Fault("memory", what, fix)]
+
+
+def _difference(candidate: Candidate, own: Candidate) -> str:
+    """The keys in which a candidate differs, as overrides."""
+    mine, theirs = changed_degrees(candidate.layout), changed_degrees(own.layout)
+    default = Layout()
+    changed = {
+        f"layout.{key}": mine.get(key, getattr(default, key))
+        for key in [*mine, *(key for key in theirs if key not in mine)]
+        if mine.get(key) != theirs.get(key)
+    }
+    if candidate.work.micro_batch_size != own.work.micro_batch_size:
+        changed["train.micro_batch_size"] = candidate.work.micro_batch_size
+    return " ".join(f"{key}={value}" for key, value in changed.items())
+
+
+def _changes(candidate: Candidate, own: Candidate) -> int:
+    """How many keys differ."""
+    return len(_difference(candidate, own).split())
