@@ -14,6 +14,25 @@ RMS_NORM = "loong_kernels.ops.rms_norm.triton_kernels"
 ROTARY = "loong_kernels.ops.rotary.triton_kernels"
 SWIGLU = "loong_kernels.ops.swiglu.triton_kernels"
 CROSS_ENTROPY = "loong_kernels.ops.linear_cross_entropy.triton_maths"
+KEPT = "loong_kernels.ops.linear_cross_entropy.triton_kept"
+ADD_RMS_NORM = "loong_kernels.ops.add_rms_norm.triton_kernels"
+QK_NORM_ROTARY = "loong_kernels.ops.qk_norm_rotary.triton_kernels"
+EMBEDDING = "loong_kernels.ops.embedding.triton_kernels"
+ADAMW = "loong_kernels.ops.adamw.triton_kernels"
+EXPERT_PERMUTATION = "loong_kernels.ops.expert_permutation.triton_kernels"
+GROUPED_LINEAR = "loong_kernels.ops.grouped_linear.triton_sum"
+
+HEADS = {
+    "HEADS": 32,
+    "KV_HEADS": 8,
+    "NORM": True,
+    "HALF": 48,
+    "HALF_BLOCK": 64,
+    "REST": 32,
+    "REST_BLOCK": 32,
+    "HEADS_BLOCK": 32,
+    "KV_BLOCK": 8,
+}
 
 KERNELS = [  # module, kernel, types of its run-time arguments, compile-time arguments
     (RMS_NORM, "_forward_kernel", "*bf16 *bf16 *bf16 i32 i32 i32 i32 i32 fp32", {"ROWS": 1, "COLUMNS": 4096}),
@@ -50,6 +69,57 @@ KERNELS = [  # module, kernel, types of its run-time arguments, compile-time arg
         "_gradient_kernel",
         "*fp32 *i64 *fp32 *fp32 *bf16 i32 i32 i32 fp32",
         {"CAPPED": True, "COLUMNS": 2048},
+    ),
+    (
+        KEPT,
+        "_exponentials_kernel",
+        "*fp32 *i64 *bf16 *fp32 *fp32 *fp32 *fp32 i32 i32 i32 i32 fp32",
+        {"CAPPED": True, "BLOCKS": 8, "COLUMNS": 4096},
+    ),
+    (
+        ADD_RMS_NORM,
+        "_forward_kernel",
+        "*bf16 *bf16 *bf16 *bf16 *bf16 i32 i32 i32 i32 fp32",
+        {"ROWS": 1, "COLUMNS": 4096},
+    ),
+    (
+        ADD_RMS_NORM,
+        "_backward_kernel",
+        "*bf16 *bf16 *bf16 *bf16 *bf16 *fp32 i32 i32 i32 i32 fp32",
+        {"HAS_TOTAL": True, "BLOCKS_EACH": 8, "ROWS": 1, "COLUMNS": 4096},
+    ),
+    (QK_NORM_ROTARY, "_forward_kernel", "*bf16 *bf16 *bf16 *bf16 *bf16 *fp32 *fp32 i32 i32 i32 i32 fp32", HEADS),
+    (
+        QK_NORM_ROTARY,
+        "_backward_kernel",
+        "*bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *fp32 *fp32 *fp32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 fp32",
+        HEADS | {"TOKENS_EACH": 8, "VALUES_BLOCK": 1024},
+    ),
+    (EMBEDDING, "_add_rows_kernel", "*fp32 *i64 *i64 *bf16 i32 i32 i32 i32", {"TOKENS": 16, "COLUMNS": 512}),
+    (
+        ADAMW,
+        "_update_kernel",
+        "*fp32 *fp32 *fp32 *fp32 *bf16 i32 fp32 fp32 fp32 fp32 fp32 fp32 fp32 fp32 fp32",
+        {"HAS_ROUNDED": True, "ELEMENTS": 2048},
+    ),
+    (EXPERT_PERMUTATION, "_copy_kernel", "*bf16 *i64 *bf16 i32 i32", {"TOP_K": 8, "COLUMNS": 1024}),
+    (
+        EXPERT_PERMUTATION,
+        "_sum_kernel",
+        "*bf16 *i64 *fp32 *bf16 i32 i32",
+        {"WEIGHTED": True, "TOP_K": 8, "COLUMNS": 1024},
+    ),
+    (
+        EXPERT_PERMUTATION,
+        "_combine_backward_kernel",
+        "*bf16 *bf16 *i64 *fp32 *bf16 *fp32 i32 i32 i32",
+        {"TOP_K": 8, "TILES": 2, "COLUMNS": 1024},
+    ),
+    (
+        GROUPED_LINEAR,
+        "_add_weight_gradient_kernel",
+        "*bf16 *bf16 *i32 *fp32 i32 i32",
+        {"OUT": 128, "IN": 256, "ROWS": 64, "INTERPRETED": False},
     ),
 ]
 

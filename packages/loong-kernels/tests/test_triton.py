@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from loong_kernels import registry, rms_norm, rotary, swiglu
+from loong_kernels import add_rms_norm, qk_norm_rotary, registry, rms_norm, rotary, swiglu
 
 TRITON = "triton" if torch.cuda.is_available() else "triton_interpreted"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -21,7 +21,7 @@ def random(*shape):
 
 @pytest.fixture
 def by_triton():
-    with registry.using(dict.fromkeys(("rms_norm", "rotary", "swiglu"), TRITON)):
+    with registry.using(dict.fromkeys(("rms_norm", "rotary", "swiglu", "add_rms_norm", "qk_norm_rotary"), TRITON)):
         yield
 
 
@@ -61,6 +61,28 @@ def test_rms_norm_programs_that_take_several_blocks_of_rows_add_up_all_of_them(m
     gradients = torch.autograd.grad(rms_norm(x, weight, 1e-5).square().sum(), (x, weight))
     with registry.using({"rms_norm": "reference"}):
         expected = torch.autograd.grad(rms_norm(x, weight, 1e-5).square().sum(), (x, weight))
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("by_triton")
+def test_fused_norms_whose_programs_take_several_tokens_add_up_all_of_them(monkeypatch):
+    from loong_kernels.ops.add_rms_norm import triton_kernels as added
+    from loong_kernels.ops.qk_norm_rotary import triton_kernels as rotated
+
+    monkeypatch.setattr(added, "BACKWARD_PROGRAMS", 3)
+    monkeypatch.setattr(rotated, "BACKWARD_PROGRAMS", 3)  # of 7 tokens, so 4 each
+    monkeypatch.setattr(rotated, "ELEMENTS_AT_ONCE", 16)  # 2 of 4 heads at once
+    qkv, weights, angles = random(7, 6 * 8), [random(8), random(8)], random(7, 4).detach()
+
+    def loss():
+        q, k, v = qk_norm_rotary(qkv, angles.cos(), angles.sin(), heads=4, kv_heads=1,
+                                 q_weight=weights[0], k_weight=weights[1])  # fmt: skip
+        normed, total = add_rms_norm(q.flatten(1), qkv[:, :32], random(32), 1e-5)
+        return (normed * total).sum() + (k * v).sum()
+
+    gradients = torch.autograd.grad(loss(), (qkv, *weights))
+    with registry.using({"add_rms_norm": "reference", "qk_norm_rotary": "reference"}):
+        expected = torch.autograd.grad(loss(), (qkv, *weights))
     torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
 
 

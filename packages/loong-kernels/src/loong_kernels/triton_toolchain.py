@@ -16,22 +16,32 @@ from loong_kernels.registry import Implementation, Registry
 FLOAT_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
-def register_triton(registry: Registry, op: str, fn: str, supports: Callable[[Any], str | None]) -> None:
-    """Register a Triton implementation twice: `triton` on a GPU, and `triton_interpreted` on CPU, by name only.
+def register_triton(
+    registry: Registry,
+    op: str,
+    fn: str,
+    supports: Callable[[Any], str | None],
+    *,
+    name: str = "triton",
+    priority: int | None = 100,
+) -> None:
+    """Register a Triton implementation twice: under its name on a GPU, and as `..._interpreted` on CPU, by name only.
 
     Args:
         registry: where to.
         op: name of the op.
         fn: `"module:function"`, imported when it may serve.
         supports: why a case cannot be served, or None.
+        name: of the implementation.
+        priority: on a GPU.
     """
     registry.register(
         Implementation(
-            name="triton",
+            name=name,
             op=op,
             devices=("cuda",),
             fn=fn,
-            priority=100,
+            priority=priority,
             available=missing_for_gpu,
             supports=supports,
             needs="the package triton and an NVIDIA GPU of compute capability 8.0 or later",
@@ -40,7 +50,7 @@ def register_triton(registry: Registry, op: str, fn: str, supports: Callable[[An
     )
     registry.register(
         Implementation(
-            name="triton_interpreted",
+            name=f"{name}_interpreted",
             op=op,
             devices=("cpu",),
             fn=fn,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,3 +98,32 @@ def laid_out(sample: Sample, *names: str) -> Iterator[Sample]:
         yield replace(sample, name=f"{name} in the upstream gradient", upstream_view=view)
     yield replace(sample, name="uniform upstream gradient", uniform_upstream=True)
     yield replace(sample, name="each gradient alone", gradients_alone=True)
+
+
+def summed(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight, and a sum for its gradient to be added to: what an op adds there counts as the weight's gradient.
+
+    The sum starts at a number other than zero, so that an op that overwrites it is found out.
+    """
+    total = torch.full(
+        weight.shape, _START, dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device
+    )
+    return _ReadSum.apply(weight, total), total  # type: ignore[return-value]
+
+
+_START = 1.0
+
+
+class _ReadSum(torch.autograd.Function):
+    """Passes a weight on; its gradient is what was added to the sum, and what was returned as well."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, total: Tensor) -> Tensor:
+        ctx.total = total
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        added = ctx.total - _START
+        ctx.total.fill_(_START)
+        return (gradients[0] + added).to(gradients[0].dtype), None

@@ -95,7 +95,7 @@ class TorchChunkMaths:
         """See `ChunkMaths.fold`."""
         if softcap is not None:
             logits.div_(softcap).tanh_().mul_(softcap)
-        column, here = _label_column(labels, first_row, logits.shape[1])
+        column, here = label_column(labels, first_row, logits.shape[1])
         label_logit = logits.gather(1, column[:, None])[:, 0]
         state.label_logit.add_(torch.where(here, label_logit, 0))
         state.label_found.add_(here)
@@ -120,14 +120,14 @@ class TorchChunkMaths:
             slope = 1 - capped.square()
             logits = capped.mul_(softcap)
         gradient = logits.sub_(log_exp_sum[:, None]).exp_().mul_(upstream[:, None])
-        column, here = _label_column(labels, first_row, logits.shape[1])
+        column, here = label_column(labels, first_row, logits.shape[1])
         gradient.scatter_add_(1, column[:, None], torch.where(here, -upstream, 0)[:, None])
         if slope is not None:
             gradient.mul_(slope)
         return gradient.to(dtype)
 
 
-def _label_column(labels: Tensor, first_row: int, rows: int) -> tuple[Tensor, Tensor]:
+def label_column(labels: Tensor, first_row: int, rows: int) -> tuple[Tensor, Tensor]:
     """Each label's column in the chunk (any valid one if it is elsewhere) and whether it is here; both `[tokens]`."""
     column = labels - first_row
     here = (column >= 0) & (column < rows)

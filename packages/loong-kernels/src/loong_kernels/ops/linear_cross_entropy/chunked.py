@@ -1,8 +1,8 @@
 """Linear cross-entropy chunk by chunk: the products here, the element-wise steps in `ChunkMaths`.
 
 Forward: for each chunk of the vocabulary, logits, then their running softmax; only `[tokens]` vectors stay. Backward:
-each chunk's logits once more, their gradient, and from it the two products. The gradient of the weight is written
-chunk by chunk; that of `hidden` is accumulated over chunks in float32.
+each chunk's logits once more, their gradient, and from it the two products. The gradient of the weight is written (or
+added to a running sum) chunk by chunk; that of `hidden` is accumulated over chunks in float32.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import distributed as dist
 from loong_kernels.ops.linear_cross_entropy.chunk_maths import ChunkMaths, RunningSoftmax, TorchChunkMaths
 from loong_kernels.ops.linear_cross_entropy.chunk_plan import ACCELERATOR_BUDGET, CPU_BUDGET, ChunkPlan, plan_chunks
 from loong_kernels.ops.linear_cross_entropy.settings import HeadSettings
+from loong_kernels.products import add_product, product
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -42,10 +43,10 @@ class _ChunkedLoss(torch.autograd.Function):
         for start, end in plan.rows:
             rows = weight[start:end]
             for first, last in plan.tokens:
-                logits = _product(hidden[first:last], rows.T, exact)
+                logits = product(hidden[first:last], rows.T, exact)
                 first_row = settings.vocab_start + start
                 maths.fold(logits, labels[first:last], first_row, settings.softcap, state.part(first, last))
-        log_exp_sum, label_logit = _whole_vocabulary(state, settings.group)
+        log_exp_sum, label_logit = whole_vocabulary(state, settings.group)
         ctx.save_for_backward(hidden, weight, labels, log_exp_sum)
         ctx.settings, ctx.maths, ctx.plan = settings, maths, plan
         return torch.where(labels == settings.ignore_index, 0, log_exp_sum - label_logit)
@@ -59,7 +60,8 @@ class _ChunkedLoss(torch.autograd.Function):
         upstream = torch.where(labels == settings.ignore_index, 0, gradients[0].to(exact))
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         hidden_gradient = torch.zeros_like(hidden, dtype=exact) if wants_hidden else None
-        weight_gradient = torch.empty_like(weight) if wants_weight else None
+        into = settings.weight_grad_into
+        weight_gradient = torch.empty_like(weight) if wants_weight and into is None else None
         if weight_gradient is not None:
             weight_gradient[settings.rows_of(weight) :].zero_()
         for start, end in plan.rows:
@@ -68,7 +70,7 @@ class _ChunkedLoss(torch.autograd.Function):
             for first, last in plan.tokens:
                 part = hidden[first:last]
                 logits_gradient = ctx.maths.gradient(
-                    _product(part, rows.T, exact),
+                    product(part, rows.T, exact),
                     labels[first:last],
                     settings.vocab_start + start,
                     settings.softcap,
@@ -77,12 +79,14 @@ class _ChunkedLoss(torch.autograd.Function):
                     hidden.dtype,
                 )
                 if hidden_gradient is not None:
-                    hidden_gradient[first:last] += _product(logits_gradient, rows, exact)
-                if wants_weight:
+                    hidden_gradient[first:last] += product(logits_gradient, rows, exact)
+                if wants_weight and into is not None:
+                    add_product(into[start:end], logits_gradient.T, part)
+                elif wants_weight:
                     # With one block of tokens the product itself accumulates in float32 and rounds once.
                     wide = exact if len(plan.tokens) > 1 else weight.dtype
-                    product = _product(logits_gradient.T, part, wide)
-                    rows_gradient = product if rows_gradient is None else rows_gradient.add_(product)
+                    added = product(logits_gradient.T, part, wide)
+                    rows_gradient = added if rows_gradient is None else rows_gradient.add_(added)
                 del logits_gradient
             if weight_gradient is not None and rows_gradient is not None:
                 weight_gradient[start:end] = rows_gradient
@@ -98,17 +102,7 @@ def _plan(hidden: Tensor, weight: Tensor, settings: HeadSettings, exact: torch.d
     return plan_chunks(hidden.shape[0], settings.rows_of(weight), budget, exact.itemsize, settings.chunk_size)
 
 
-def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """`left @ right`, accumulated and returned in `dtype`, which may be wider than the operands'."""
-    if left.dtype == right.dtype == dtype:
-        return left @ right
-    if left.is_cuda and left.dtype == right.dtype and dtype == torch.float32:
-        return torch.mm(left, right, out_dtype=dtype)
-    exact = torch.promote_types(dtype, torch.float32)
-    return (left.to(exact) @ right.to(exact)).to(dtype)
-
-
-def _whole_vocabulary(state: RunningSoftmax, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+def whole_vocabulary(state: RunningSoftmax, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
     """Log of the sum of exponentials and the label's logit over all ranks' rows; both `[tokens]`.
 
     A label that no rank holds gets NaN: the loss shows it at once, on any device, without waiting for one.

@@ -21,6 +21,7 @@ class HeadSettings:
     vocab_start: int = 0
     valid_vocab: int | None = None
     softcap: float | None = None
+    weight_grad_into: Tensor | None = None
 
     def rows_of(self, weight: Tensor) -> int:
         """How many rows of this rank's `weight` belong to the true vocabulary."""

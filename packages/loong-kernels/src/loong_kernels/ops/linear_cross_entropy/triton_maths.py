@@ -1,7 +1,7 @@
 """The element-wise steps of a chunk in Triton: each reads the logits once, where plain PyTorch makes five passes."""
 
 # Triton types a kernel's arguments and adds launch options when it is launched.
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN001, ANN201, ANN202
 # pyright: reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ GRADIENT_COLUMNS = 2048
 
 
 @triton.jit
-def _soft_capped(logits, softcap, CAPPED: tl.constexpr):
+def soft_capped(logits, softcap, CAPPED: tl.constexpr):
+    """Logits after the soft cap, in float32."""
     if CAPPED:  # tanh(x) = 2 sigmoid(2x) - 1; the compiler passes softcap as float64
         logits = (softcap * (2 * tl.sigmoid((2 * logits / softcap).to(tl.float32)) - 1)).to(tl.float32)
     return logits
@@ -38,7 +39,7 @@ def _fold_kernel(
     for block in range(BLOCKS):
         column = block * COLUMNS + tl.arange(0, COLUMNS)
         logits = tl.load(logits_ptr + token * stride + column, mask=column < rows, other=float("-inf"))
-        logits = _soft_capped(logits.to(tl.float32), softcap, CAPPED)
+        logits = soft_capped(logits.to(tl.float32), softcap, CAPPED)
         logits = tl.where(column < rows, logits, float("-inf"))
         larger = tl.maximum(maximum, tl.max(logits, axis=0))
         exp_sum = exp_sum * tl.exp(maximum - larger) + tl.sum(tl.exp(logits - larger), axis=0)
@@ -48,7 +49,7 @@ def _fold_kernel(
     label = tl.load(labels_ptr + token) - first_row
     if (label >= 0) & (label < rows):
         label_logit = tl.load(logits_ptr + token * stride + label).to(tl.float32)
-        tl.store(label_logit_ptr + token, _soft_capped(label_logit, softcap, CAPPED))
+        tl.store(label_logit_ptr + token, soft_capped(label_logit, softcap, CAPPED))
         tl.store(label_found_ptr + token, 1.0)
 
 
@@ -61,7 +62,7 @@ def _gradient_kernel(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = column < rows
     logits = tl.load(logits_ptr + token * stride + column, mask=mask, other=0.0).to(tl.float32)
-    capped = _soft_capped(logits, softcap, CAPPED)
+    capped = soft_capped(logits, softcap, CAPPED)
     label = tl.load(labels_ptr + token) - first_row
     gradient = tl.exp(capped - tl.load(log_exp_sum_ptr + token)) - (column == label).to(tl.float32)
     gradient *= tl.load(upstream_ptr + token)

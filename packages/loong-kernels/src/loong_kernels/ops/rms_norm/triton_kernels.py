@@ -1,7 +1,7 @@
 """RMSNorm in Triton: a program holds a few whole vectors in registers; nothing but the inputs is saved for backward."""
 
 # Triton types a kernel's arguments and adds launch options when it is launched.
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN001, ANN201, ANN202
 # pyright: reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ BACKWARD_PROGRAMS = 1024
 
 
 @triton.jit
-def _inverse_rms(x, hidden, eps):
+def inverse_rms_of(x, hidden, eps):
+    """One over the root mean square of each row of a block."""
     # The compiler passes Python floats as float64, an eager launch as float32.
     return tl.rsqrt((tl.sum(x * x, axis=1) / hidden + eps).to(tl.float32))
 
@@ -39,7 +40,7 @@ def _forward_kernel(
     x_row = (wide_row // inner) * stride_outer + (wide_row % inner) * stride_inner
     x = tl.load(x_ptr + x_row[:, None] + column, mask=mask, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + column, mask=column < hidden, other=0.0).to(tl.float32)
-    inverse_rms = _inverse_rms(x, hidden, eps)
+    inverse_rms = inverse_rms_of(x, hidden, eps)
     out = x * inverse_rms[:, None] * weight
     tl.store(out_ptr + wide_row[:, None] * hidden + column, out.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -64,7 +65,7 @@ def _backward_kernel(
         ) * upstream_stride_inner
         x = tl.load(x_ptr + x_row[:, None] + column, mask=mask, other=0.0).to(tl.float32)
         upstream = tl.load(upstream_ptr + upstream_row[:, None] + column, mask=mask, other=0.0).to(tl.float32)
-        inverse_rms = _inverse_rms(x, hidden, eps)[:, None]
+        inverse_rms = inverse_rms_of(x, hidden, eps)[:, None]
         normed = x * inverse_rms
         weight_part += upstream * normed
         weighted = upstream * weight
@@ -87,11 +88,11 @@ class _RMSNorm(torch.autograd.Function):
         rows = _Rows(x)
         weight = weight.contiguous()
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        block = _block_of(rows.hidden, ELEMENTS_IN_REGISTERS)
+        block, warps = vectors_in_registers(rows.hidden)
         if rows.count:
             _forward_kernel[(tiles_over(rows.count, block["ROWS"]),)](
                 rows.tensor, weight, out, rows.count, *rows.strides, rows.hidden, eps, **block,
-                num_warps=_warps_for(block),
+                num_warps=warps,
             )  # fmt: skip
         ctx.save_for_backward(x, weight)
         ctx.eps = eps
@@ -101,7 +102,7 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         rows, upstream = _Rows(x), _Rows(gradients[0])
-        block = _block_of(rows.hidden, ELEMENTS_IN_REGISTERS)
+        block, warps = vectors_in_registers(rows.hidden)
         blocks = tiles_over(rows.count, block["ROWS"])
         blocks_each = covering_power_of_two(tiles_over(blocks, BACKWARD_PROGRAMS))  # few values: few compilations
         programs = tiles_over(blocks, blocks_each)
@@ -111,7 +112,7 @@ class _RMSNorm(torch.autograd.Function):
             _backward_kernel[(programs,)](
                 upstream.tensor, rows.tensor, weight, x_gradient, weight_parts, rows.count,
                 *upstream.strides, *rows.strides, rows.hidden, ctx.eps, blocks_each, **block,
-                num_warps=_warps_for(block),
+                num_warps=warps,
             )  # fmt: skip
         return x_gradient, weight_parts.sum(0).to(weight.dtype), None
 
@@ -135,10 +136,8 @@ class _Rows:
             self.strides = (1, x.stride(0) if x.ndim == 2 else self.hidden, 0)
 
 
-def _block_of(hidden: int, elements: int) -> dict[str, int]:
+def vectors_in_registers(hidden: int) -> tuple[dict[str, int], int]:
+    """How many vectors of `hidden` elements a program takes at once, as the kernels' arguments, and its warps."""
     columns = covering_power_of_two(hidden)
-    return {"ROWS": max(1, elements // columns), "COLUMNS": columns}
-
-
-def _warps_for(block: dict[str, int]) -> int:
-    return min(16, max(4, block["ROWS"] * block["COLUMNS"] // 1024))
+    block = {"ROWS": max(1, ELEMENTS_IN_REGISTERS // columns), "COLUMNS": columns}
+    return block, min(16, max(4, block["ROWS"] * block["COLUMNS"] // 1024))
