@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from loong_kernels.gradient_sum import check_sum
 from loong_kernels.ops.grouped_linear.reference import grouped_linear_reference
 from loong_kernels.registry import REGISTRY, Implementation
+from loong_kernels.triton_toolchain import register_triton
 
 OP = REGISTRY.define(
     "grouped_linear", "each expert's rows times its own weight", "loong_kernels.ops.grouped_linear.samples:samples"
@@ -24,9 +26,10 @@ class GroupedLinearCase(NamedTuple):
     experts: int
     in_features: int
     out_features: int
+    into_sum: bool
 
 
-def grouped_linear(x: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
+def grouped_linear(x: Tensor, weight: Tensor, offsets: Tensor, *, weight_grad_into: Tensor | None = None) -> Tensor:
     """Multiply each run of rows by the transposed weight of its expert.
 
     Nothing waits for the device to learn how many rows an expert has.
@@ -36,6 +39,8 @@ def grouped_linear(x: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
         weight: `[experts, out_features, in_features]` in the dtype of `x`.
         offsets: `[experts]` int32 on the device of `x`: where each expert's rows end. They do not decrease, an expert
             without rows repeats the one before, and the last is `rows` (not checked: that would wait for the device).
+        weight_grad_into: of the weight's shape in float32 (float64 for float64); if given, backward adds the weight's
+            gradient to it and returns none for the weight.
 
     Returns:
         `[rows, out_features]` in `x.dtype`, accumulated in float32 (float64 for float64). The weight's gradient is
@@ -51,8 +56,11 @@ def grouped_linear(x: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
         )
     if offsets.dtype != torch.int32:
         raise ValueError(f"grouped_linear wants offsets in int32, got {offsets.dtype}")
-    case = GroupedLinearCase(x.device.type, x.dtype, weight.dtype, *(weight.shape[index] for index in (0, 2, 1)))
-    return OP.serve(case)(x, weight, offsets)
+    check_sum("grouped_linear", weight, weight_grad_into)
+    experts, out_features, in_features = weight.shape
+    into_sum = weight_grad_into is not None
+    case = GroupedLinearCase(x.device.type, x.dtype, weight.dtype, experts, in_features, out_features, into_sum)
+    return OP.serve(case)(x, weight, offsets, weight_grad_into)
 
 
 ALIGNMENT = 16
@@ -60,6 +68,16 @@ ALIGNMENT = 16
 
 
 def _grouped_mm_supports(case: GroupedLinearCase) -> str | None:
+    if case.into_sum:
+        return "returns the weight's gradient, and adds it to no sum"
+    return _torch_supports(case)
+
+
+def _into_sum_supports(case: GroupedLinearCase) -> str | None:
+    return _torch_supports(case) if case.into_sum else "adds the weight's gradient to a sum, and there is none"
+
+
+def _torch_supports(case: GroupedLinearCase) -> str | None:
     if case.dtype is not torch.bfloat16 or case.weight_dtype is not torch.bfloat16:
         return f"takes bfloat16 only, not {case.dtype} and {case.weight_dtype}"
     step = ALIGNMENT // case.dtype.itemsize
@@ -79,4 +97,12 @@ REGISTRY.register(
         supports=_grouped_mm_supports,
         needs="an NVIDIA GPU and bfloat16",
     )
+)
+register_triton(
+    REGISTRY,
+    OP.name,
+    "loong_kernels.ops.grouped_linear.triton_sum:grouped_linear_into_sum",
+    _into_sum_supports,
+    name="triton_sum",
+    priority=60,
 )

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def grouped_linear_grouped_mm(x: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
-    """The op by `torch.nn.functional.grouped_mm`; see `loong_kernels.grouped_linear` for the meaning."""
+def grouped_linear_grouped_mm(x: Tensor, weight: Tensor, offsets: Tensor, weight_grad_into: None) -> Tensor:
+    """The op by `torch.nn.functional.grouped_mm`, without a sum; see `loong_kernels.grouped_linear` for the meaning."""
     return _GroupedLinear.apply(x, weight, offsets)  # type: ignore[no-any-return]
 
 

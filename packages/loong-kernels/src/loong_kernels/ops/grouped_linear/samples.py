@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor
 
-from loong_kernels.conformance.sample import Sample, in_both_dtypes, laid_out, normal
+from loong_kernels.conformance.sample import Sample, in_both_dtypes, laid_out, normal, summed
 from loong_kernels.ops.grouped_linear import grouped_linear
 
 
@@ -21,6 +21,10 @@ def samples() -> Iterator[Sample]:
             "weight": normal(generator, len(counts), out, wide),
             "offsets": torch.tensor(counts).cumsum(0).to(torch.int32),
         }
+
+    def into_a_sum(t: Mapping[str, Tensor]) -> Tensor:
+        weight, total = summed(t["weight"])
+        return grouped_linear(t["x"], weight, t["offsets"], weight_grad_into=total)
 
     def sample(name: str, counts: list[int], wide: int = 32, out: int = 16) -> Sample:
         return Sample(
@@ -42,5 +46,7 @@ def samples() -> Iterator[Sample]:
     ]
     for one in special:
         yield from in_both_dtypes(one)
+        yield from in_both_dtypes(replace(one, name=f"{one.name}, gradient into a sum", call=into_a_sum))
     for dtype in (torch.float32, torch.bfloat16):
         yield from laid_out(replace(plain, dtype=dtype), "x", "weight")
+        yield from laid_out(replace(plain, dtype=dtype, call=into_a_sum), "x", "weight")
