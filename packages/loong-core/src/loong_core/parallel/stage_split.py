@@ -44,6 +44,8 @@ def split_evenly(costs: LayerCosts, stages: int) -> tuple[int, ...]:
     if len(costs.layers) < stages:
         raise ValueError(f"{stages} stages for {len(costs.layers)} layers: every stage needs a layer")
     least = _LEAST_END * sum(costs.layers) / len(costs.layers)
+    if len(set(costs.layers)) == 1:
+        return _deal_out(len(costs.layers), costs.layers[0], stages, max(costs.embedding, least), max(costs.head, least))
     until = [0.0, *accumulate(costs.layers)]
 
     def cost(stage: int, start: int, stop: int) -> float:
@@ -55,6 +57,19 @@ def split_evenly(costs: LayerCosts, stages: int) -> tuple[int, ...]:
     # One that is over the bound is made so dear that it is never chosen.
     squares: Callable[[float], float] = lambda each: each * each if each <= bound else float("inf")  # noqa: E731
     return _best(len(costs.layers), stages, cost, lambda one, other: one + other, squares)[1]
+
+
+def _deal_out(layers: int, cost: float, stages: int, embedding: float, head: float) -> tuple[int, ...]:
+    """The same split where all layers cost the same: one after the other to the stage that has least to do."""
+    sizes = [1] * stages
+    loads = [cost] * stages
+    loads[0] += embedding
+    loads[-1] += head
+    for _ in range(layers - stages):
+        least = min(range(stages), key=lambda stage: (loads[stage], -stage))
+        sizes[least] += 1
+        loads[least] += cost
+    return tuple(sizes)
 
 
 def stages_of_ranks(sizes: Sequence[int], pipeline: int) -> list[list[range]]:
