@@ -11,13 +11,15 @@ from loong_core.config.checks import batch_faults, run_faults
 from loong_core.config.loading import Loaded
 from loong_core.data.checks import source_faults
 from loong_core.data.sources import SourceSpec
-from loong_core.device import discover
+from loong_core.device import discover, select
 from loong_core.engine.choice import engine_faults
 from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.parallel.layout import Layout
+from loong_core.plan.devices import GIB, Cluster
 from loong_kernels import registry
 from loong_llm.model import ModelSource, open_model
 from loong_llm.model_config import layout_faults
+from loong_llm.planning import cluster_of, memory_faults, planned_peak
 from loong_llm.recipes.pretrain_config import DataSection, PretrainConfig
 from loong_llm.tokenizer import load_tokenizer, tokenizer_faults
 
@@ -60,11 +62,22 @@ def check_run(loaded: Loaded[PretrainConfig], world_size: int) -> Findings:
     found.faults += engine_faults(config.engine, layout)
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
+    if model is not None and not found.faults and (cluster := _selected_cluster(config, world_size)) is not None:
+        found.faults += memory_faults(config, model.config, cluster)
     if config.output and not found.faults:
         found.faults += RunFolder(Path(config.output).expanduser()).faults(config)
     if model is not None and not found.faults:
         found.facts = _facts(config, model, layout, world_size)
     return found
+
+
+def _selected_cluster(config: PretrainConfig, world_size: int) -> Cluster | None:
+    """The run's accelerators, as many as ranks; None where the device's memory is not known without starting it."""
+    try:
+        hardware = select(config.device).device.hardware()
+    except UserError:
+        return None  # a device that cannot be had is told when the run starts
+    return None if hardware is None else cluster_of(hardware.name, hardware.memory, world_size)
 
 
 def _unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]) -> Value | None:
@@ -132,7 +145,6 @@ def _facts(config: PretrainConfig, model: ModelSource, layout: Layout, world_siz
     data_ranks = layout.data_for(world_size)
     parameters = model.config.parameter_count()
     microbatches = train.global_batch_size // (train.micro_batch_size * data_ranks)
-    memory = state_bytes(parameters / (layout.tensor * layout.pipeline), config.precision, data_ranks * layout.context)
     facts = {
         "model": f"{config.model.source}, {model.family.name} family, {parameters:,} parameters",
         "ranks": f"{world_size}, of which {data_ranks} read different data",
@@ -141,7 +153,7 @@ def _facts(config: PretrainConfig, model: ModelSource, layout: Layout, world_siz
         "length": f"{train.steps:,} steps, {train.steps * tokens:,} tokens"
         if train.steps
         else f"{train.epochs} epochs",
-        "memory": f"about {memory / 2**30:.2f} GiB a rank for weights, gradients and optimizer, without activations",
+        "memory": f"about {planned_peak(config, model.config, world_size) / GIB:.2f} GiB a rank on an accelerator",
     }
     if model.weights is not None and config.model.initialise != "random":
         facts["weights"] = f"from {config.model.source}"

@@ -8,11 +8,11 @@ from dataclasses import replace
 from loong_core.errors import Fault
 from loong_core.nn.decoder_config import DecoderConfig
 from loong_core.parallel.layout import Layout
-from loong_core.plan.devices import GIB, Cluster
+from loong_core.plan.devices import ACCELERATORS, GIB, Cluster
 from loong_core.plan.nearest import Request, nearest
 from loong_core.plan.rates import measured_rates
 from loong_core.plan.report import changed_degrees, memory_words
-from loong_core.plan.search import Candidate, Freedom, Search
+from loong_core.plan.search import Candidate, Freedom
 from loong_core.plan.workload import Recompute, Workload
 from loong_llm.model_config import layout_faults
 from loong_llm.recipes.pretrain_config import PretrainConfig
@@ -70,7 +70,21 @@ def own_candidate(request: Request, layout: Layout) -> Candidate | None:
     work, size = request.work, request.cluster.size
     if request.serves(layout, size) or not work.microbatches(layout.data_for(size)):
         return None
-    return Search(work, request.cluster, request.serves, request.rates).evaluate(layout, work)
+    return request.evaluate(layout, timed=True)
+
+
+def cluster_of(name: str, memory: int, ranks: int) -> Cluster:
+    """Accelerators of which name and bytes are known, with the rates of the kind whose name that holds, else h200's."""
+    words = name.lower().replace("-", " ").split()
+    kind = next((each for each in ACCELERATORS.values() if each.name in words), ACCELERATORS["h200"])
+    return Cluster(replace(kind, name=name, memory=memory), ranks, min(ranks, kind.per_node))
+
+
+def planned_peak(config: PretrainConfig, model: DecoderConfig, ranks: int) -> float:
+    """Bytes that a rank's accelerator has allocated at most; the layout serves and the batch divides."""
+    cluster = cluster_of("h200", round(ACCELERATORS["h200"].memory), ranks)
+    request = request_of(config, model, cluster)
+    return request.evaluate(layout_of(config)).memory.peak
 
 
 def memory_faults(config: PretrainConfig, model: DecoderConfig, cluster: Cluster) -> list[Fault]:
@@ -79,10 +93,8 @@ def memory_faults(config: PretrainConfig, model: DecoderConfig, cluster: Cluster
     The layout serves and the batch divides; what is planned is the pipeline rank that needs most.
     """
     request = request_of(config, model, cluster)
-    layout, work = layout_of(config), request.work
-    search = Search(work, cluster, request.serves, request.rates)
-    own = search.evaluate(layout, work, timed=False)
-    if search.fits(own):
+    work, own = request.work, request.evaluate(layout_of(config))
+    if own.needed <= cluster.accelerator.memory:
         return []
     what = (
         f"needs {own.needed / GIB:.1f} GiB a rank, {cluster.accelerator.name} has "

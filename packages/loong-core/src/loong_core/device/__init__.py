@@ -2,7 +2,7 @@
 
 from loong_core.device.cuda import CudaLikeDevice
 from loong_core.device.discovery import Found, Selection, apply_environment, discover, select
-from loong_core.device.protocol import Availability, Capabilities, Device, MemoryFigures, TimingEvent
+from loong_core.device.protocol import Availability, Capabilities, Device, Hardware, MemoryFigures, TimingEvent
 
 __all__ = [
     "Availability",
@@ -10,6 +10,7 @@ __all__ = [
     "CudaLikeDevice",
     "Device",
     "Found",
+    "Hardware",
     "MemoryFigures",
     "Selection",
     "TimingEvent",

@@ -7,7 +7,8 @@ import os
 import torch
 from torch import Tensor
 
-from loong_core.device.protocol import Availability, Capabilities, Device, MemoryFigures, TimingEvent
+from loong_core.device.nvml import first_visible_gpu
+from loong_core.device.protocol import Availability, Capabilities, Device, Hardware, MemoryFigures, TimingEvent
 from loong_core.errors import UserError
 
 # Dense peaks from NVIDIA's data sheets, operations a second: (part of the device's name, {dtype: peak}). The first
@@ -139,6 +140,10 @@ class CudaDevice(CudaLikeDevice):
             )
         count = torch.cuda.device_count()
         return Availability(True, f"{count} GPU{'s' if count != 1 else ''}, CUDA {torch.version.cuda}")
+
+    def hardware(self) -> Hardware | None:
+        """The first GPU that is visible, as the driver's management library tells it."""
+        return first_visible_gpu()
 
     def describe(self) -> str:
         """Names of the GPUs; unlike `availability` this starts the CUDA runtime."""

@@ -47,6 +47,19 @@ class MemoryFigures:
 
 
 @dataclass(frozen=True)
+class Hardware:
+    """What one device is.
+
+    Attributes:
+        name: its maker's name for it.
+        memory: bytes that programs can use.
+    """
+
+    name: str
+    memory: int
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What a device runs.
 
@@ -161,6 +174,13 @@ class Device(ABC):
     def environment_defaults(self) -> dict[str, str]:
         """Environment variables the device's runtime and libraries do well with. What the user has set wins."""
         return {}
+
+    def hardware(self) -> Hardware | None:
+        """What one device of this machine is, learnt without starting its runtime; None where that is not possible.
+
+        A run is then checked against its memory before ranks start.
+        """
+        return None
 
     def describe(self) -> str:
         """One line for people: what the device is and how many of them there are."""

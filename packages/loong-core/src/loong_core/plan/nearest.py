@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import GIB, Cluster
 from loong_core.plan.rates import Rates
 from loong_core.plan.report import describe_cluster, memory_words, overrides
@@ -31,6 +32,10 @@ class Request:
     freedom: Freedom
     serves: Serves
     rates: Rates
+
+    def evaluate(self, layout: Layout, *, timed: bool = False) -> Candidate:
+        """One layout that serves, with the run's own microbatch."""
+        return Search(self.work, self.cluster, self.serves, self.rates).evaluate(layout, self.work, timed=timed)
 
     def search(self, *, timed: bool = True) -> Found:
         """Everything that is possible."""
