@@ -45,7 +45,8 @@ def split_evenly(costs: LayerCosts, stages: int) -> tuple[int, ...]:
         raise ValueError(f"{stages} stages for {len(costs.layers)} layers: every stage needs a layer")
     least = _LEAST_END * sum(costs.layers) / len(costs.layers)
     if len(set(costs.layers)) == 1:
-        return _deal_out(len(costs.layers), costs.layers[0], stages, max(costs.embedding, least), max(costs.head, least))
+        ends = max(costs.embedding, least), max(costs.head, least)
+        return _deal_out(len(costs.layers), costs.layers[0], stages, *ends)
     until = [0.0, *accumulate(costs.layers)]
 
     def cost(stage: int, start: int, stop: int) -> float:
