@@ -4,6 +4,7 @@ import pytest
 
 from loong_core.config import RunConfig, load_run
 from loong_core.config.checks import batch_faults, run_faults
+from loong_core.parallel.layout import Layout
 
 
 def found(*overrides):
@@ -36,14 +37,20 @@ def test_a_default_written_out_asks_for_nothing():
     assert found("train.steps=5", "train.schedule=constant", "train.decay_steps=null", "train.min_lr=0.0") == []
 
 
+def batch_said(layout, world_size, *overrides):
+    config = load_run(RunConfig, None, ["output=x", "train.global_batch_size=12", *overrides]).config
+    return [str(fault) for fault in batch_faults(config, layout, world_size)]
+
+
 def test_a_global_batch_that_does_not_divide_is_told_with_its_numbers():
-    config = load_run(RunConfig, None, ["output=x", "train.global_batch_size=10", "train.micro_batch_size=4"]).config
-    (fault,) = batch_faults(config, 2)
-    assert (
-        "is 10, which micro_batch_size 4 x 2 data ranks = 8 does not divide (the nearest that it divides is 8)"
-        in str(fault)
-    )
-    assert (
-        batch_faults(config.model_copy(update={"train": config.train.model_copy(update={"micro_batch_size": 5})}), 2)
-        == []
-    )
+    assert batch_said(Layout(), 2, "train.micro_batch_size=4") == [
+        "train.global_batch_size: is 12, which micro_batch_size 4 x 2 data ranks = 8 does not divide "
+        "(the nearest that it divides is 16)"
+    ]
+    assert batch_said(Layout(), 2, "train.micro_batch_size=3") == []
+
+
+def test_an_interleaved_pipeline_needs_microbatches_that_its_ranks_divide():
+    (fault,) = batch_said(Layout(pipeline=2, virtual_pipeline=2), 2, "train.micro_batch_size=4")
+    assert "is 12, 3 microbatches a rank, which layout.pipeline 2 does not divide" in fault
+    assert batch_said(Layout(pipeline=2, virtual_pipeline=2), 2, "train.micro_batch_size=3") == []

@@ -52,15 +52,15 @@ def quickstart_config(output: Path, data: Path) -> PretrainConfig:
             sequence_length=256,
         ),
         train=TrainSection(
-            steps=600,
+            steps=500,
             global_batch_size=4,
             micro_batch_size=2,
             lr=5e-3,
             min_lr=1e-4,
             warmup_steps=40,
-            validate_every=200,
+            validate_every=250,
         ),
-        checkpoint=CheckpointSection(every=200),
+        checkpoint=CheckpointSection(every=250),
         logging=LoggingSection(every=25),
     )
 

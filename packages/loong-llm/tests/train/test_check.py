@@ -65,11 +65,17 @@ def test_faults_of_schema_files_and_layout_are_told_together_and_nothing_is_writ
         ("train.validate_every=5", "train.validate_every: would be ignored: there is no validation data"),
         ("device=cdua", "no device is called 'cdua'"),
         ("kernels.atention=sdpa", "kernels: "),
+        ("engine=deepspeed", "input should be 'megatron' or 'fsdp'"),
         ("data.train=[{path: a.txt, weight: 1.0}, b.txt]", "b.txt has no weight"),
     ],
 )
 def test_each_fault_is_told_with_its_numbers(check, override, words):
     assert words in said(check(override))
+
+
+def test_an_engine_that_does_not_take_a_layout_says_so(check):
+    words = said(check("engine=fsdp", "layout.tensor=2", world_size=2))
+    assert words == "layout.tensor: is 2, and engine fsdp divides a model among data ranks only (use megatron)"
 
 
 def test_validation_data_and_a_fraction_exclude_each_other(check, text):

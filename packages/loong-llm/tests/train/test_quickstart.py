@@ -73,5 +73,5 @@ def test_held_out_loss_falls_by_half_below_the_bigram_models_and_transformers_ag
 def test_it_shows_a_sample_and_leaves_metrics_and_a_picture(quickstart):
     said, output = quickstart
     assert "a sample of its writing" in said
-    assert len(read_rows(output / "metrics.jsonl")) == 600
+    assert len(read_rows(output / "metrics.jsonl")) == 500
     assert (output / "loss.png").read_bytes().startswith(b"\x89PNG")

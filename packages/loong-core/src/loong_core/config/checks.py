@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from loong_core.config.sections import RunConfig
 from loong_core.errors import Fault
+from loong_core.parallel.layout import Layout
 
 
 def run_faults(config: RunConfig, given: Collection[str]) -> list[Fault]:
@@ -13,18 +14,27 @@ def run_faults(config: RunConfig, given: Collection[str]) -> list[Fault]:
     return [*_length_faults(config), *_schedule_faults(config), *_inert(config, given)]
 
 
-def batch_faults(config: RunConfig, data_ranks: int) -> list[Fault]:
-    """Whether the global batch divides into microbatches over `data_ranks` data-parallel ranks."""
+def batch_faults(config: RunConfig, layout: Layout, world_size: int) -> list[Fault]:
+    """Whether the global batch divides into microbatches, as many as the layout needs, over its data ranks."""
     train = config.train
+    data_ranks = layout.data_for(world_size)
     together = train.micro_batch_size * data_ranks
-    if train.global_batch_size % together == 0:
-        return []
-    nearest = max(1, round(train.global_batch_size / together)) * together
-    what = (
-        f"is {train.global_batch_size}, which micro_batch_size {train.micro_batch_size} x {data_ranks} data ranks "
-        f"= {together} does not divide"
-    )
-    return [Fault("train.global_batch_size", what, f"the nearest that it divides is {nearest}")]
+    if train.global_batch_size % together:
+        nearest = max(1, round(train.global_batch_size / together)) * together
+        what = (
+            f"is {train.global_batch_size}, which micro_batch_size {train.micro_batch_size} x {data_ranks} data ranks "
+            f"= {together} does not divide"
+        )
+        return [Fault("train.global_batch_size", what, f"the nearest that it divides is {nearest}")]
+    microbatches = train.global_batch_size // together
+    if layout.virtual_pipeline > 1 and microbatches % layout.pipeline:
+        what = (
+            f"is {train.global_batch_size}, {microbatches} microbatches a rank, which layout.pipeline "
+            f"{layout.pipeline} does not divide as layout.virtual_pipeline {layout.virtual_pipeline} needs"
+        )
+        nearest = max(1, round(microbatches / layout.pipeline)) * layout.pipeline * together
+        return [Fault("train.global_batch_size", what, f"the nearest that would do is {nearest}")]
+    return []
 
 
 def _length_faults(config: RunConfig) -> list[Fault]:

@@ -171,7 +171,8 @@ class RunConfig(Section):
         output: the run folder.
         seed: of initial weights and data order.
         device: `auto`, or a device that `loong devices` lists.
-        engine: what runs the model over the ranks.
+        engine: what runs the model over the ranks. `megatron` takes every layout and divides the optimizer's state
+            among data ranks; `fsdp` divides weights and gradients among them too, and of the others takes context only.
         precision: `bf16` computes in bf16 with fp32 main weights and gradients, `fp32` in fp32.
         layout: how ranks share the work.
         train: length, batch, optimizer, schedule.
@@ -183,7 +184,7 @@ class RunConfig(Section):
     output: Annotated[str, REQUIRED, MAY_CHANGE] = ""
     seed: Whole = 0
     device: Annotated[str, MAY_CHANGE] = "auto"
-    engine: Annotated[Literal["megatron"], MAY_CHANGE] = "megatron"
+    engine: Annotated[Literal["megatron", "fsdp"], MAY_CHANGE] = "megatron"
     precision: Annotated[Literal["fp32", "bf16"], MAY_CHANGE] = "fp32"
     layout: Annotated[LayoutSection, MAY_CHANGE] = LayoutSection()
     train: TrainSection = TrainSection()

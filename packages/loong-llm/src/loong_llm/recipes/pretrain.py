@@ -16,7 +16,7 @@ from loong_core.data.corpus import Corpus, CorpusSettings, open_corpus
 from loong_core.data.corpus import Progress as TokenizingProgress
 from loong_core.data.sources import SourceSpec
 from loong_core.engine.base import Engine, LossTerms
-from loong_core.engine.megatron.engine import MegatronEngine
+from loong_core.engine.choice import build_engine, weights_dtype
 from loong_core.train.loop import Progress, Work, train
 from loong_core.train.run import Run, open_run
 from loong_llm.model import ModelSource, build_stages, open_model
@@ -39,8 +39,10 @@ def pretrain(config: PretrainConfig) -> Progress:
         run.say(f"model: {model.name}{changed}, {model.config.parameter_count():,} parameters, {config.precision}")
 
         corpus = open_corpus(corpus_settings(config, run.folder.root), HuggingFaceEncoder(tokenizer), _news(run))
-        stages = build_stages(model, run.context, dtype=run.dtype, initialise=config.model.initialise, seed=config.seed)
-        engine = MegatronEngine(
+        dtype = weights_dtype(config.engine, run.engine_settings)
+        stages = build_stages(model, run.context, dtype=dtype, initialise=config.model.initialise, seed=config.seed)
+        engine = build_engine(
+            config.engine,
             [stage.to(run.context.device) for stage in stages],
             model.weight_map,
             run.context,
