@@ -54,3 +54,18 @@ def end(status):
 def test_a_rank_that_ends_is_reported_with_its_status():
     with RankPool() as pool, pytest.raises(RankError, match="rank 0 of 1: its process ended with 7"):
         pool.run(1, end, 7)
+
+
+def threads_after_training():
+    from core_toys.training import trained
+
+    from loong_core.engine.settings import EngineSettings
+    from loong_core.parallel.layout import Layout
+
+    trained(Layout(), EngineSettings(), 1)
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_what_an_engine_leaves_behind_does_not_pile_up_in_the_ranks(ranks):
+    counts = [ranks.run(1, threads_after_training)[0] for _ in range(3)]
+    assert counts[1] == counts[2]

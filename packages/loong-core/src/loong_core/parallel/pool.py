@@ -174,6 +174,7 @@ def _call(
     rank: int, world_size: int, meeting_place: str, where: tuple[str, str | None, str], arguments: bytes
 ) -> object:
     """Join the world of this call, run the function, leave."""
+    import gc
     from datetime import timedelta
 
     import torch.distributed as dist
@@ -192,6 +193,7 @@ def _call(
     try:
         return function(*_unpack(arguments))
     finally:
+        gc.collect()  # what the call leaves in cycles holds process groups, and these their threads
         dist.destroy_process_group()
 
 
@@ -200,6 +202,8 @@ def _find(module_name: str, file: str | None, qualified_name: str) -> Callable[.
     import importlib
     import importlib.util
 
+    if module_name == "__main__":
+        module_name = "main_of_pool"  # the script that made the pool; `__main__` is this module here
     if module_name not in sys.modules:
         try:
             importlib.import_module(module_name)

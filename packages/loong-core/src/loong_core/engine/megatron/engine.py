@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -74,6 +75,7 @@ class MegatronEngine(Engine):
         self._tally = LossTally(context.device)
         self._result: StepLoss | None = None
         self._optimizer: MegatronOptimizer | None = None
+        self._gradient_nodes: list[Any] = []
         import_megatron()
         _check_dtypes(self.stages, settings)
         with self._megatron():
@@ -97,7 +99,8 @@ class MegatronEngine(Engine):
 
         context, settings = self.context, self.settings
         self._config = transformer_config(settings, context, self._hidden_size or 1)
-        self._config.finalize_model_grads_func = self._finalize
+        finalize = WeakMethod(self._finalize)
+        self._config.finalize_model_grads_func = lambda *args, **kwargs: _alive(finalize)(*args, **kwargs)
         buffers = ddp_config(settings, context)
         shared_bucket_size = buffers.bucket_size or max(40_000_000, 1_000_000 * context.data.size)
         chunks = []
@@ -128,6 +131,11 @@ class MegatronEngine(Engine):
                     full_param_layout=layout,
                 )
             )
+        for chunk in chunks:
+            # Megatron's wrapper holds the nodes that hold its hooks that hold the wrapper, a circle that Python cannot
+            # see through; the engine holds them instead, so that its memory and process groups go when it goes.
+            self._gradient_nodes.append(chunk.grad_accs)
+            chunk.grad_accs = []
         if settings.overlap_grad_reduce:
             no_sync = [chunk.no_sync for chunk in chunks]
             self._config.no_sync_func = no_sync if len(chunks) > 1 else no_sync[0]  # type: ignore[assignment]
@@ -383,6 +391,13 @@ class MegatronEngine(Engine):
             for parameter in stage.parameters():
                 if self._optimizer is None or not parameter.requires_grad:
                     yield parameter, self._placements[id(parameter)]
+
+
+def _alive(method: WeakMethod) -> Callable[..., Any]:
+    """The method, whose object is there as long as its schedules run."""
+    found = method()
+    assert found is not None
+    return found
 
 
 def _check_dtypes(stages: Sequence[nn.Module], settings: EngineSettings) -> None:
