@@ -8,6 +8,7 @@ from toy_models import SMALL, batch_of, named_gradients
 
 from loong_core.data.batch import IGNORED_LABEL
 from loong_core.device.cpu import CpuDevice
+from loong_core.engine.fsdp.engine import FsdpEngine
 from loong_core.engine.megatron.engine import MegatronEngine
 from loong_core.engine.settings import EngineSettings
 from loong_core.nn.moe.balance import take_load
@@ -142,6 +143,25 @@ def test_clipped_updates_and_the_state_after_them_equal_one_rank(name, folder, r
             written[piece.name] += part.numel()
     assert all(bool((count == 1).all()) for count in seen.values())
     assert written == {name: whole[f"weight/{name}"].numel() for name in written}
+
+
+def accumulate_sharded(folder):
+    """As `accumulate`, under the fsdp engine."""
+    context = ParallelContext.build(Layout(), "cpu")
+    source, stages = build(folder, context, torch.float64)
+    engine = FsdpEngine(stages, source.weight_map, context, CpuDevice(), EngineSettings(precision="fp64"))
+    result = engine.accumulate(batches(context), next_token_loss)
+    return result, engine.grad_norm(), [(piece.piece, piece.tensor) for piece in engine.gradient_pieces()]
+
+
+def test_sharded_experts_equal_one_rank(folder, ranks):
+    loss, gradients, load, _ = alone(folder)
+    for result, norm, boxes in ranks.run(2, accumulate_sharded, folder):
+        assert result.loss == pytest.approx(loss, rel=1e-10)
+        assert result.metrics == pytest.approx(load, rel=1e-10)
+        assert norm == pytest.approx(sum(each.square().sum().item() for each in gradients.values()) ** 0.5, rel=1e-10)
+        for piece, part in boxes:
+            torch.testing.assert_close(part, gradients[piece.name][piece.slices], **EXACT)
 
 
 def test_layouts_that_do_not_fit_the_experts_are_faults(folder):

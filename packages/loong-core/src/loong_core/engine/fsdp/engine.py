@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from loong_core.engine.reduction import LossTally, global_loss
 from loong_core.engine.settings import EngineSettings
 from loong_core.engine.shards import fragments
 from loong_core.errors import UserError
+from loong_core.nn.moe.balance import move_biases, take_load
 from loong_core.parallel.context import ParallelContext
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -118,6 +120,8 @@ class FsdpEngine(Engine):
         scale = self.context.data_context.size / tokens.clamp(min=1)
         for shard in self._trained():
             shard.take_gradient(scale)
+        if getattr(self.stages[0], "has_routers", False):
+            loss = replace(loss, metrics=loss.metrics | take_load(self.stages, self.context))
         return loss
 
     def evaluate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
@@ -160,6 +164,7 @@ class FsdpEngine(Engine):
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.step()
+        move_biases(self.stages)
         self.updates += 1
         self._grad_norm = None
 
