@@ -33,6 +33,14 @@ def test_what_contradicts_itself_or_has_no_effect_is_said(overrides, said):
     assert said in fault
 
 
+def test_a_tracker_that_is_not_installed_is_a_fault_that_names_its_extra(monkeypatch):
+    monkeypatch.setattr("loong_core.config.checks.find_spec", lambda name: None)
+    (fault,) = found("train.steps=5", "logging.tensorboard=true")
+    assert fault == (
+        "logging.tensorboard: tensorboard is not installed (pip install 'loong-core[tensorboard]', or leave the key out)"
+    )
+
+
 def test_a_default_written_out_asks_for_nothing():
     assert found("train.steps=5", "train.schedule=constant", "train.decay_steps=null", "train.min_lr=0.0") == []
 

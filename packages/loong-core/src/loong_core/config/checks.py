@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from importlib.util import find_spec
 
 from loong_core.config.sections import RunConfig
 from loong_core.errors import Fault
@@ -11,7 +12,7 @@ from loong_core.parallel.layout import Layout
 
 def run_faults(config: RunConfig, given: Collection[str]) -> list[Fault]:
     """What is contradictory in `config`, or given (`given`: dotted keys) without any effect."""
-    return [*_length_faults(config), *_schedule_faults(config), *_inert(config, given)]
+    return [*_length_faults(config), *_schedule_faults(config), *_tracker_faults(config), *_inert(config, given)]
 
 
 def batch_faults(config: RunConfig, layout: Layout, world_size: int) -> list[Fault]:
@@ -71,6 +72,15 @@ def _schedule_faults(config: RunConfig) -> list[Fault]:
             what = f"is {train.decay_steps}, but {room} of {train.steps} steps are left after warm-up"
             faults.append(Fault("train.decay_steps", what, "lower it"))
     return faults
+
+
+def _tracker_faults(config: RunConfig) -> list[Fault]:
+    asked = {"tensorboard": config.logging.tensorboard, "wandb": config.logging.wandb is not None}
+    return [
+        Fault(f"logging.{name}", f"{name} is not installed", f"pip install 'loong-core[{name}]', or leave the key out")
+        for name, wanted in asked.items()
+        if wanted and find_spec(name) is None
+    ]
 
 
 def _inert(config: RunConfig, given: Collection[str]) -> list[Fault]:
