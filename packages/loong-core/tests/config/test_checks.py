@@ -36,9 +36,8 @@ def test_what_contradicts_itself_or_has_no_effect_is_said(overrides, said):
 def test_a_tracker_that_is_not_installed_is_a_fault_that_names_its_extra(monkeypatch):
     monkeypatch.setattr("loong_core.config.checks.find_spec", lambda name: None)
     (fault,) = found("train.steps=5", "logging.tensorboard=true")
-    assert fault == (
-        "logging.tensorboard: tensorboard is not installed (pip install 'loong-core[tensorboard]', or leave the key out)"
-    )
+    assert "logging.tensorboard: tensorboard is not installed" in fault
+    assert "pip install 'loong-core[tensorboard]'" in fault
 
 
 def test_a_default_written_out_asks_for_nothing():
