@@ -57,8 +57,8 @@ def type_text(annotation: object) -> str:
         return type_text(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return " \\| ".join(type_text(each) for each in typing.get_args(annotation) if each is not type(None))
-    if typing.get_origin(annotation) in (list, dict):
-        return f"{typing.get_origin(annotation).__name__} of " + " to ".join(
+    if (container := typing.get_origin(annotation)) in (list, dict):
+        return f"{'list' if container is list else 'mapping'} of " + " to ".join(
             map(type_text, typing.get_args(annotation))
         )
     return {"str": "text", "int": "number", "float": "number", "bool": "true \\| false", "Any": "value"}.get(

@@ -45,9 +45,9 @@ def raw_cuda_stays_in_the_device_folder() -> Iterator[str]:
         if any(room in path.as_posix() for room in CUDA_ROOMS):
             continue
         for node in ast.walk(tree(path)):
-            attribute = isinstance(node, ast.Attribute) and node.attr == "cuda"
-            literal = isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("cuda")
-            if attribute or literal:
+            if (isinstance(node, ast.Attribute) and node.attr == "cuda") or (
+                isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("cuda")
+            ):
                 yield f"{path}:{node.lineno}: ask loong_core.device instead of naming cuda"
 
 
