@@ -99,10 +99,16 @@ def write_python_questions(folder: Path) -> QuestionFiles:
 
 
 def swapped(questions: list[Question]) -> list[Question]:
-    """The same questions, each with the answer of another: what a model that heeds the question finds less likely."""
-    half = len(questions) // 2
-    others = questions[half:] + questions[:half]
-    return [replace(question, answer=other.answer) for question, other in zip(questions, others, strict=True)]
+    """The same questions, each with the answer of another: what a model that heeds the question finds less likely.
+
+    In the order of their words, which is that of their kinds, each gets the answer of the one half the list further on.
+    """
+    ordered = sorted(questions, key=lambda question: question.question)
+    half = len(ordered) // 2
+    answers = {
+        ours.question: other.answer for ours, other in zip(ordered, ordered[half:] + ordered[:half], strict=True)
+    }
+    return [replace(question, answer=answers[question.question]) for question in questions]
 
 
 def _of_topic(name: str, text: str) -> Iterator[Question]:
