@@ -1,6 +1,7 @@
 """Resume checkpoints: appear whole or not at all, are read under any number of ranks, and refuse what does not fit."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from core_toys.tensor_engine import SHAPES, TensorEngine
 from loong_core.checkpoint.resume import Checkpointer, SaveError
 from loong_core.checkpoint.resume_folder import ResumeFolder, published
 from loong_core.errors import UserError
+from loong_core.parallel.crew import Crew
 from loong_core.parallel.pool import RankError, RankPool
 
 
@@ -223,23 +225,34 @@ def die_at(folder, stage, victim):
     save(folder, 1)
 
     def fall(reached, _):
-        if reached == stage and dist.get_rank() == victim:
+        if reached == stage and Crew().rank == victim:
             os.kill(os.getpid(), signal.SIGKILL)
 
     save(folder, 2, at_stage=fall)
 
 
-@pytest.mark.parametrize(
-    ("stage", "ranks_saving", "expected"),
-    [("begun", 1, 1), ("writing", 2, 1), ("durable", 1, 1), ("indexed", 1, 1), ("published", 1, 2)],
-)
-def test_a_kill_at_any_stage_leaves_a_complete_checkpoint(tmp_path, stage, ranks_saving, expected):
-    with RankPool(ranks_saving) as pool, pytest.raises(RankError, match="its process ended with -9"):
-        pool.run(ranks_saving, die_at, tmp_path, stage, ranks_saving - 1)
+def assert_resumes_from(folder, step):
     engine = TensorEngine()
-    assert Checkpointer(tmp_path).load(engine) == {"seen": 10 * expected}
-    assert engine.updates == expected
-    assert all(name.startswith("step-") for name in names(tmp_path))
+    assert Checkpointer(folder).load(engine) == {"seen": 10 * step}
+    assert engine.updates == step
+    assert all(name.startswith("step-") for name in names(folder))
+
+
+@pytest.mark.parametrize(
+    ("stage", "step"), [("begun", 1), ("writing", 1), ("durable", 1), ("indexed", 1), ("published", 2)]
+)
+def test_a_kill_at_any_stage_leaves_a_complete_checkpoint(tmp_path, stage, step):
+    process = multiprocessing.get_context("fork").Process(target=die_at, args=(tmp_path, stage, 0))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert_resumes_from(tmp_path, step)
+
+
+def test_a_rank_killed_while_others_write_leaves_the_checkpoint_before(tmp_path):
+    with RankPool(2) as pool, pytest.raises(RankError, match="rank 1 of 2: its process ended with -9"):
+        pool.run(2, die_at, tmp_path, "writing", 1)
+    assert_resumes_from(tmp_path, 1)
 
 
 def test_what_a_living_process_is_writing_is_left_alone(tmp_path):
