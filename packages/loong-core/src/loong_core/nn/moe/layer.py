@@ -75,6 +75,7 @@ class MixtureOfExperts(nn.Module):
                 self.parallel,
                 layer=self.layer,
                 real=self._real_tokens(x, tokens),
+                counts=order.counts,
                 dropped=(order.row_of_choice < 0).sum(),
             )
         results = at_experts(permute_to_experts(x, order), order.offsets, self.experts, self.parallel)

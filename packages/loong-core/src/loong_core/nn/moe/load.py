@@ -88,6 +88,7 @@ def with_router_losses(
     *,
     layer: int,
     real: Tensor | None,
+    counts: Tensor,
     dropped: Tensor,
 ) -> Tensor:
     """The routing's weights, in whose backward the auxiliary losses join and the load is counted.
@@ -99,12 +100,13 @@ def with_router_losses(
         context: tensor and context ranks share the microbatch; the losses are over all of it.
         layer: number of the layer.
         real: `[local tokens]` bool, False for tokens that only fill up the last rank's run; None if all are real.
+        counts: `[num_experts]`, how often each expert was chosen, by tokens that fill up too.
         dropped: scalar, choices that this rank's experts had no room for.
     """
     config = load.config
-    with torch.no_grad():
-        ones = torch.ones_like(routing.experts) if real is None else real[:, None].expand_as(routing.experts).long()
-        counts = ones.new_zeros(config.num_experts).scatter_add_(0, routing.experts.flatten(), ones.flatten())
+    if real is not None:
+        fillers = torch.logical_not(real)[:, None].expand_as(routing.experts).to(counts.dtype)
+        counts = counts.scatter_add(0, routing.experts.flatten(), -fillers.flatten())
     if config.aux_coefficient:
         shares = counts.to(routing.scores.dtype) / record.tokens
         record.shares[layer] = _over_microbatch(shares, context)
