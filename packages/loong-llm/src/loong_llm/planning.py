@@ -68,6 +68,8 @@ def request_of(
 def own_candidate(request: Request, layout: Layout) -> Candidate | None:
     """The run file's own layout on the cluster, None where it does not serve."""
     work, size = request.work, request.cluster.size
+    if work.engine == "fsdp" and layout.tensor * layout.pipeline * layout.expert * layout.expert_tensor > 1:
+        return None
     if request.serves(layout, size) or not work.microbatches(layout.data_for(size)):
         return None
     return request.evaluate(layout, timed=True)

@@ -115,39 +115,38 @@ def _mixture(config: MoEConfig, hidden: int, share: Share, imbalance: float, bac
     chosen = own * router.top_k  # rows that leave this rank and come back
     rows = share.expert_rows(config, imbalance)  # rows of this rank's experts
     width = config.expert_size / share.expert_tensor
-    weight = router.num_experts / share.expert * hidden * width * element
     away = share.expert > 1 or share.expert_tensor > 1
 
-    normed_input = own * hidden * element
-    routed = own * hidden * FLOAT32 if element < FLOAT32 else own * hidden * element  # the router's input
+    stream = own * hidden * element
+    routed = own * hidden * FLOAT32  # the router's input; its weight is widened too
     scores = own * router.num_experts * FLOAT32 * (2 if router.z_coefficient else 1)
     choices = chosen * (2 * INT64 + 3 * FLOAT32 + 2 * INT64)  # indices, weights, and the order of the rows
     arrived = rows * hidden * element
     gate_up, product = 2 * rows * width * element, rows * width * element
     returned = chosen * hidden * element
+    saved = stream + routed + scores + choices + arrived + gate_up + product + returned
+    saved += router.num_experts * hidden * FLOAT32 if element < FLOAT32 else 0
 
-    # Gradient of the weighted sum, widened by the weights and narrowed again.
-    backward.take(returned, chosen * hidden * FLOAT32, returned)
-    backward.free(returned, chosen * hidden * FLOAT32, returned)  # the saved results go, the gradient stays
+    backward.take(returned)
+    backward.free(returned)  # what was saved of the results goes, their gradient stays
+    gradient = returned
     if away:
         backward.take(arrived)
         backward.free(returned)
-    backward.take(product, weight)
-    backward.free(weight, arrived if away else returned, product)
+        gradient = arrived
+    backward.take(product)
+    backward.free(gradient, product)
     backward.take(gate_up)
     backward.free(product, gate_up)
-    backward.take(arrived, 2 * weight)
-    backward.free(2 * weight, gate_up, arrived)
+    backward.take(arrived)
+    backward.free(gate_up, arrived)
     if away:
         backward.take(returned)
         backward.free(arrived)
-    backward.take(own * hidden * FLOAT32, own * hidden * element)
-    backward.free(own * hidden * FLOAT32, returned if away else arrived)
-    backward.take(own * hidden * FLOAT32)
-    backward.free(own * hidden * (FLOAT32 + element))
-    saved = normed_input + routed + scores + choices + arrived + gate_up + product + returned
+    backward.take(stream, routed)
+    backward.free(returned, routed, routed)
     if config.shared_size:
-        saved += _feed_forward(config.shared_size, hidden, share, backward) - normed_input
+        saved += _feed_forward(config.shared_size, hidden, share, backward) - stream
     return saved
 
 

@@ -139,9 +139,9 @@ class Timer:
         self._gather_tokens(forward, backward)
         self._linear(tokens, query + 2 * key, hidden, forward, backward)
         heads = tokens * (query + key) * element
-        passes = 2 + 2 * config.qk_norm
-        forward["elementwise"] += self._bytes(passes * heads)
-        backward["elementwise"] += self._bytes((passes + config.qk_norm + 2) * heads)
+        # Norms and rotation are one pass; backward writes the gradient of the values beside those of both.
+        forward["elementwise"] += self._bytes(2 * heads)
+        backward["elementwise"] += self._bytes((2 + config.qk_norm) * heads + 2 * tokens * key * element)
         self._softmax_attention(config, forward, backward)
         self._linear(tokens, hidden, query, forward, backward)
         self._sum_tokens(forward, backward)
@@ -218,10 +218,10 @@ class Timer:
             self._sum_tokens(forward, backward)
 
     def _norm(self, forward: Seconds, backward: Seconds) -> None:
-        """A norm, and the sum before it."""
+        """A norm and the sum before it, in one pass."""
         size = self.share.local_tokens * self.work.model.hidden_size * self.share.element
-        forward["elementwise"] += self._bytes(5 * size)
-        backward["elementwise"] += self._bytes(6 * size)
+        forward["elementwise"] += self._bytes(4 * size)
+        backward["elementwise"] += self._bytes(5 * size)
 
     def _gather_tokens(self, forward: Seconds, backward: Seconds) -> None:
         """Tokens of the tensor ranks joined; in backward their gradients summed."""

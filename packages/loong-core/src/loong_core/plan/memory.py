@@ -174,7 +174,7 @@ class MemoryModel:
         if work.engine == "fsdp":
             sharers = layout.shard_for(world)
             own, trained = parameters.all / sharers, parameters.all / sharers * work.trained
-            return own * FLOAT32, trained * FLOAT32, trained * 2 * FLOAT32, _gathered(work, stage, share, sharers)
+            return own * FLOAT32, trained * FLOAT32, trained * 2 * FLOAT32, _gathered(work, stage, share)
         dense = parameters.dense / layout.shard_for(world)
         experts = parameters.experts * layout.replicate / layout.expert_data_for(world)
         main = FLOAT32 if work.precision == "bf16" else 0
@@ -186,11 +186,14 @@ class MemoryModel:
         )
 
 
-def _gathered(work: Workload, stage: Stage, share: Share, sharers: int) -> float:
-    """fsdp: the tables stay gathered, of the blocks this one and the next are; a gradient is widened to be reduced."""
-    if sharers == 1:
-        return 0.0
-    model = work.model
+def _gathered(work: Workload, stage: Stage, share: Share) -> float:
+    """fsdp: what is gathered and on its way at once.
+
+    Tables stay gathered, and the head's gradient stays until the last backward. Of the blocks this one and the next
+    are, and the buffer from which the next comes; the gradient of the one before is widened to be reduced.
+    """
+    model, element = work.model, work.element
     largest = max(block_parameters(block, model.hidden_size, share).all for block, _ in stage.blocks)
-    tables = (1 if model.tie_embeddings else 2) * table_parameters(model, share)
-    return (tables + 2 * largest) * work.element + max(tables, largest) * (work.element + FLOAT32)
+    table = table_parameters(model, share)
+    tables = table * (1 if model.tie_embeddings else 2)
+    return (tables + table + 3 * largest) * element + largest * (element + FLOAT32)

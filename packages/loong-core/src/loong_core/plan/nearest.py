@@ -13,6 +13,7 @@ from loong_core.plan.search import Candidate, Found, Freedom, Search, Serves
 from loong_core.plan.workload import Workload
 
 MOST_ACCELERATORS = 65_536
+SHORTEST_SEQUENCE = 256
 
 
 @dataclass(frozen=True)
@@ -80,24 +81,22 @@ def nearest(request: Request) -> Iterator[str]:
             if candidate := tried.first_fitting():
                 yield f"{overrides(candidate)}: the largest microbatch that fits, in {candidate.needed / GIB:.1f} GiB"
                 break
-    if freedom.fixed:
-        tried = replace(request, freedom=replace(freedom, fixed={}))
-        if candidate := tried.first_fitting():
-            yield f"{overrides(candidate)}: another layout, in {candidate.needed / GIB:.1f} GiB"
+    free = replace(request, freedom=replace(freedom, fixed={}))
+    if freedom.fixed and (candidate := free.first_fitting()):
+        yield f"{overrides(candidate)}: another layout, in {candidate.needed / GIB:.1f} GiB"
     if "full" not in freedom.recompute:
         tried = replace(request, freedom=replace(freedom, recompute=("full",)))
         if candidate := tried.first_fitting():
             yield f"{overrides(candidate)}, recomputing each block in backward, in {candidate.needed / GIB:.1f} GiB"
-    if smallest := _smallest_cluster(request):
+    if smallest := _smallest_cluster(request) or _smallest_cluster(free):
         cluster, candidate = smallest
         yield f"{describe_cluster(cluster)}: {overrides(candidate)}, in {candidate.needed / GIB:.1f} GiB"
-    elif work.sequence_length > 1:
-        halved = work.sequence_length // 2
-        while halved >= 256:
-            if candidate := replace(request, work=replace(work, sequence_length=halved)).first_fitting():
-                yield f"data.sequence_length={halved} {overrides(candidate)}, in {candidate.needed / GIB:.1f} GiB"
-                break
-            halved //= 2
+    halved = work.sequence_length // 2
+    while not smallest and halved >= SHORTEST_SEQUENCE:
+        if candidate := replace(request, work=replace(work, sequence_length=halved)).first_fitting():
+            yield f"data.sequence_length={halved} {overrides(candidate)}, in {candidate.needed / GIB:.1f} GiB"
+            break
+        halved //= 2
 
 
 def _batch(request: Request, found: Found) -> str:

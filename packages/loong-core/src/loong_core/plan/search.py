@@ -19,6 +19,7 @@ Serves = Callable[[Layout, int], list[Fault]]
 
 SHORTEST_PART = 4096
 """Tokens of a sequence that a context rank has at least: with fewer, sharing a sequence does not pay."""
+MOST_CONTEXT_RANKS = 1024
 LONGEST_MICROBATCH = 65_536
 """Tokens of a microbatch beyond which nothing gets faster."""
 LONGEST_BUBBLE = 0.02
@@ -188,13 +189,14 @@ class Search:
         options: dict[str, list[int]] = {
             "tensor": [n for n in _divisors(heads) if n <= self.cluster.per_node],
             "pipeline": [n for n in _divisors(world) if n <= model.num_layers],
-            "context": _powers_of_two(max(1, work.sequence_length // SHORTEST_PART)),
+            "context": _powers_of_two(max(1, min(work.sequence_length // SHORTEST_PART, MOST_CONTEXT_RANKS))),
             "expert": _divisors(experts),
         }
-        if work.engine == "fsdp":  # it shares among data ranks only
-            options = {name: [1] for name in options}
+        if work.engine == "fsdp":  # it shares among data and context ranks only
+            options |= {name: [1] for name in options if name != "context"}
         options |= {name: [fixed[name]] for name in options if name in fixed}
-        rest = {name: value for name, value in fixed.items() if name not in options}
+        chosen = (*options, "expert_tensor", "ulysses")
+        rest = {name: value for name, value in fixed.items() if name not in chosen}
         for tensor in options["tensor"]:
             for pipeline in options["pipeline"]:
                 for context in options["context"]:

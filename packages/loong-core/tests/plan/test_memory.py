@@ -1,0 +1,100 @@
+"""Weights, gradients and optimizer of a rank, and the microbatches on their way."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from plan_toys import EIGHT_BILLION, MIXTURE, THIRTY_BILLION, cluster, with_layers, work
+
+from loong_core.nn.decoder import Decoder
+from loong_core.parallel.context import Axis, ParallelContext
+from loong_core.parallel.layout import Layout
+from loong_core.plan.memory import MemoryModel, in_flight, pipeline_stages
+from loong_core.plan.workload import Share
+
+
+def memory(workload, layout, size):
+    model = MemoryModel(cluster(size), 0.0)
+    return model.worst(workload, layout, pipeline_stages(workload.model, layout))
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(tensor=2), Layout(tensor=2, expert=4), Layout(expert_tensor=2)])
+def test_a_rank_has_the_parameters_that_its_decoder_has(layout):
+    context = ParallelContext(
+        layout,
+        torch.device("meta"),
+        tensor=Axis(None, 0, layout.tensor),
+        expert=Axis(None, 0, layout.expert),
+        expert_tensor=Axis(None, 0, layout.expert_tensor),
+    )
+    built = sum(parameter.numel() for parameter in Decoder(MIXTURE, context).parameters())
+    (stage,) = pipeline_stages(MIXTURE, layout)
+    assert stage.parameters(MIXTURE, Share.of(work(MIXTURE), layout)).all == built
+
+
+def test_a_parameter_takes_eighteen_bytes_in_bf16_and_sixteen_in_fp32_on_one_rank():
+    parameters = EIGHT_BILLION.parameter_count()
+    for precision, each in (("bf16", 18), ("fp32", 16)):
+        found = memory(work(EIGHT_BILLION, precision=precision), Layout(), 1)
+        assert found.weights + found.gradients + found.optimizer == parameters * each
+
+
+def test_data_ranks_share_the_optimizer_and_nothing_else():
+    one, eight = (memory(work(EIGHT_BILLION), Layout(), size) for size in (1, 8))
+    assert eight.optimizer == one.optimizer / 8
+    assert replace(eight, optimizer=one.optimizer) == one
+
+
+def test_experts_optimizer_is_shared_by_the_ranks_that_hold_the_same_experts():
+    whole, divided = (memory(work(THIRTY_BILLION), Layout(expert=expert), 8) for expert in (1, 8))
+    assert divided.optimizer == pytest.approx(whole.optimizer)  # eight ranks of all, or one of an eighth
+    assert divided.weights < 0.2 * whole.weights
+
+
+def test_fsdp_ranks_share_weights_and_gradients_too():
+    one, eight = (memory(work(EIGHT_BILLION, engine="fsdp"), Layout(), size) for size in (1, 8))
+    for part in ("weights", "gradients", "optimizer"):
+        assert getattr(eight, part) == getattr(one, part) / 8
+
+
+@pytest.mark.parametrize(
+    ("layout", "rank", "microbatches", "ahead"),
+    [
+        (Layout(pipeline=4), 0, 16, 4),
+        (Layout(pipeline=4), 3, 16, 1),
+        (Layout(pipeline=4), 0, 2, 2),
+        (Layout(pipeline=4, virtual_pipeline=2), 0, 16, (6 + 4 + 1) / 2),
+        (Layout(pipeline=4, virtual_pipeline=2), 3, 16, (0 + 4 + 1) / 2),
+    ],
+)
+def test_pipeline_ranks_hold_as_many_microbatches_as_the_schedule_runs_ahead(layout, rank, microbatches, ahead):
+    assert in_flight(layout, rank, microbatches) == ahead
+
+
+def test_the_first_pipeline_rank_needs_most():
+    layout = Layout(pipeline=6)
+    model = MemoryModel(cluster(6, per_node=6), 0.0)
+    peaks = [model.rank(work(EIGHT_BILLION), layout, stage).peak for stage in pipeline_stages(EIGHT_BILLION, layout)]
+    assert max(peaks) == peaks[0]
+
+
+def test_recomputation_keeps_one_input_a_block():
+    kept = work(EIGHT_BILLION)
+    added = [
+        memory(replace(workload, model=with_layers(EIGHT_BILLION, 20)), Layout(), 1).activations
+        - memory(replace(workload, model=with_layers(EIGHT_BILLION, 10)), Layout(), 1).activations
+        for workload in (kept, replace(kept, recompute="full"))
+    ]
+    assert added[1] == 10 * 4096 * 4096 * 2
+    assert added[0] > 10 * added[1]
+
+
+def test_frozen_parameters_have_neither_gradients_nor_optimizer():
+    found = memory(work(EIGHT_BILLION, trained=0.0), Layout(), 1)
+    assert (found.gradients, found.optimizer) == (0, 0)
+    assert found.weights > 0
+
+
+def test_a_device_needs_more_than_what_is_allocated():
+    found = memory(work(EIGHT_BILLION), Layout(), 1)
+    assert found.peak < found.needed(1) < found.needed(2)

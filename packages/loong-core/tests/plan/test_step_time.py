@@ -1,0 +1,108 @@
+"""What a step takes, and how layouts and shapes move it."""
+
+from dataclasses import replace
+
+import pytest
+from plan_toys import DENSE, EIGHT_BILLION, THIRTY_BILLION, cluster, search, with_layers, work
+
+from loong_core.parallel.layout import Layout
+from loong_core.plan.block_time import KINDS
+from loong_core.plan.devices import Cluster, Link
+from loong_core.plan.memory import pipeline_stages
+from loong_core.plan.rates import measured_rates
+from loong_core.plan.step_time import StepClock
+
+
+def step(workload, layout, on):
+    return StepClock(on, measured_rates()).step(workload, layout, pipeline_stages(workload.model, layout))
+
+
+def parts(workload, layout, on):
+    return step(workload, layout, on).parts
+
+
+def test_parts_are_named_and_add_up_to_the_step():
+    found = step(work(THIRTY_BILLION), Layout(tensor=2, pipeline=2, expert=4), cluster(16))
+    assert found.parts.keys() <= KINDS.keys()
+    assert sum(found.parts.values()) == pytest.approx(found.seconds)
+    assert sum(share for _, share in found.shares()) == pytest.approx(1)
+
+
+def test_a_large_dense_step_runs_at_a_good_part_of_the_peak():
+    workload = work(with_layers(EIGHT_BILLION, 8), sequence_length=8192, global_batch_size=8)
+    seconds = step(workload, Layout(), cluster(1)).seconds
+    reached = workload.flops_per_token * workload.step_tokens / seconds / cluster(1).accelerator.bf16
+    assert 0.45 < reached < 0.8
+
+
+def test_waiting_shrinks_with_microbatches_and_with_virtual_stages():
+    model = with_layers(EIGHT_BILLION, 32)
+    on = cluster(4)
+    few, many = (
+        parts(work(model, global_batch_size=size), Layout(pipeline=4), on)["bubble"] / size for size in (8, 64)
+    )
+    assert many < few / 4
+    divided = parts(work(model), Layout(pipeline=4, virtual_pipeline=4), on)["bubble"]
+    assert divided < parts(work(model), Layout(pipeline=4), on)["bubble"] / 3
+
+
+def test_a_slow_network_between_machines_is_felt_by_layouts_that_cross_it():
+    workload = work(THIRTY_BILLION, global_batch_size=256)
+    fast = cluster(64)
+    slow = Cluster(replace(fast.accelerator, between=Link(5e9, 1e-4)), 64, 8)
+    crossing, inside = Layout(expert=64), Layout(expert=8, pipeline=8)
+    assert parts(workload, crossing, slow)["exchange"] > 5 * parts(workload, crossing, fast)["exchange"]
+    assert parts(workload, inside, slow)["exchange"] == parts(workload, inside, fast)["exchange"]
+
+
+def test_tensor_ranks_divide_products_and_pay_for_talking():
+    alone, shared = (parts(work(EIGHT_BILLION), Layout(tensor=degree), cluster(degree)) for degree in (1, 8))
+    assert alone["products"] / 8 < shared["products"] < alone["products"] / 6  # smaller products are less efficient
+    assert shared["tensor"] > 0
+    assert alone.get("tensor", 0) == 0
+
+
+def test_context_ranks_divide_attention_whether_by_ring_or_by_exchange():
+    workload = work(EIGHT_BILLION, sequence_length=131_072, global_batch_size=1)
+    alone = parts(workload, Layout(), cluster(1))["attention"]
+    for layout in (Layout(context=4), Layout(context=4, ulysses=4)):
+        shared = parts(workload, layout, cluster(4))
+        assert shared["attention"] == pytest.approx(alone / 4, rel=0.15)
+        assert shared["context"] > 0
+
+
+def test_a_tiny_model_takes_as_long_as_the_host_needs_to_launch_it():
+    found = parts(work(DENSE, global_batch_size=4), Layout(), cluster(1))
+    assert found["host"] > 0.8 * sum(found.values())
+
+
+def test_recomputing_adds_a_forward_of_the_blocks():
+    kept, again = (parts(work(EIGHT_BILLION, recompute=how), Layout(), cluster(1)) for how in ("none", "full"))
+    assert again["products"] == pytest.approx(kept["products"] * 4 / 3, rel=0.02)
+    assert again["head"] == kept["head"]
+
+
+def test_more_data_ranks_take_longer_to_reduce_gradients_across_machines():
+    near, far = (parts(work(EIGHT_BILLION), Layout(), cluster(size)) for size in (8, 64))
+    assert 0 < near["data"] < far["data"]
+
+
+def test_fsdp_hides_what_it_gathers_under_what_it_computes():
+    long, short = (
+        parts(work(EIGHT_BILLION, engine="fsdp", sequence_length=length), Layout(), cluster(64)).get("sharding", 0)
+        for length in (32_768, 512)
+    )
+    assert long == 0
+    assert short > 0
+
+
+def test_what_two_searches_find_does_not_depend_on_what_they_remember():
+    workload = work(THIRTY_BILLION)
+    one = search(workload, cluster(8))
+    first = one.evaluate(Layout(expert=8), workload)
+    one.evaluate(Layout(expert=4), replace(workload, micro_batch_size=2))
+    assert (
+        one.evaluate(Layout(expert=8), workload)
+        == first
+        == search(workload, cluster(8)).evaluate(Layout(expert=8), workload)
+    )
