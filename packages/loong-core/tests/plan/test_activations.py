@@ -72,8 +72,8 @@ def test_tensor_ranks_share_all_but_what_they_gather():
     block = THIRTY_BILLION.blocks[0]
     alone = block_held(block, 2048, share_of(THIRTY_BILLION), 1.0).saved
     shared = block_held(block, 2048, share_of(THIRTY_BILLION, Layout(tensor=4)), 1.0).saved
-    gathered = TOKENS * 2048 * 2
-    assert shared == pytest.approx((alone - gathered) / 4 + gathered, rel=0.001)
+    whole = TOKENS * 2048 * 2 + 128 * 2048 * 4  # gathered tokens, and the router's weight
+    assert shared == pytest.approx((alone - whole) / 4 + whole, rel=0.001)
 
 
 def test_rows_of_the_busiest_expert_rank_count():
