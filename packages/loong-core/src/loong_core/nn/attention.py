@@ -10,10 +10,10 @@ from loong_core.nn.context_attention import exchange_for_heads, exchange_for_tok
 from loong_core.nn.decoder_config import AttentionConfig
 from loong_core.nn.key_value_cache import KeyValueCache
 from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear
-from loong_core.nn.norm import RMSNorm
+from loong_core.nn.norm import NormWeight
 from loong_core.parallel.collectives import gather_tokens
 from loong_core.parallel.context import ALONE, ParallelContext
-from loong_kernels import attention, packed_attention, rotary
+from loong_kernels import attention, packed_attention, qk_norm_rotary, rms_norm, rotary
 
 
 class Attention(nn.Module):
@@ -46,6 +46,7 @@ class Attention(nn.Module):
         self.ulysses, self.ring = context.ulysses, context.ring
         self.layer = layer
         self.head_dim = config.head_dim
+        self.norm_eps = norm_eps
         self.scale = config.head_dim**-0.5
         self.heads, self.kv_heads, replicas = local_heads(config, self.axis.size)
         if self.heads % self.ulysses.size:
@@ -61,8 +62,8 @@ class Attention(nn.Module):
             self.query = ColumnParallelLinear(hidden_size, query, config.qkv_bias, context, dtype)
             self.key_value = ColumnParallelLinear(hidden_size, key_value, config.qkv_bias, context, dtype, copies)
         self.fused = replicas == 1
-        self.query_norm = RMSNorm(self.head_dim, norm_eps, context, dtype) if config.qk_norm else None
-        self.key_norm = RMSNorm(self.head_dim, norm_eps, context, dtype) if config.qk_norm else None
+        self.query_norm = NormWeight(self.head_dim, norm_eps, context, dtype) if config.qk_norm else None
+        self.key_norm = NormWeight(self.head_dim, norm_eps, context, dtype) if config.qk_norm else None
         self.output = RowParallelLinear(query, hidden_size, config.output_bias, context, dtype)
 
     def forward(
@@ -80,10 +81,7 @@ class Attention(nn.Module):
             As `x`.
         """
         x = gather_tokens(x, self.axis, batch.tokens.shape[0])
-        q, k, v = self._project(x)  # [tokens, heads, head_dim], [tokens, kv_heads, head_dim] twice
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        q, k = rotary(q, k, *rotation)
+        q, k, v = self._project(x, rotation)  # [tokens, heads, head_dim], [tokens, kv_heads, head_dim] twice
         if cache is not None:
             mixed = cache.attend(self.layer, q, k, v, batch, self.scale)
         else:
@@ -104,13 +102,26 @@ class Attention(nn.Module):
             mixed = packed_attention(q, k, v, batch.cu_seqlens, batch.max_seqlen, scale=self.scale)
         return mixed if share is None else exchange_for_tokens(mixed, self.ulysses, share)
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """This rank's heads of queries, keys and values of all tokens, `[tokens, hidden_size]`."""
+    def _project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """This rank's heads of all tokens, `[tokens, hidden_size]`: rotated queries and keys, and values."""
+        q_weight = k_weight = None
+        if self.query_norm is not None and self.key_norm is not None:
+            q_weight, k_weight = self.query_norm(), self.key_norm()
         if self.fused:
-            heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
-            return heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)  # type: ignore[return-value]
-        keys_values = self.key_value(x).unflatten(-1, (2, self.kv_heads, self.head_dim))
-        return self.query(x).unflatten(-1, (-1, self.head_dim)), *keys_values.unbind(1)  # type: ignore[return-value]
+            return qk_norm_rotary(
+                self.qkv(x),
+                *rotation,
+                heads=self.heads,
+                kv_heads=self.kv_heads,
+                q_weight=q_weight,
+                k_weight=k_weight,
+                eps=self.norm_eps,
+            )
+        q = self.query(x).unflatten(-1, (-1, self.head_dim))
+        k, v = self.key_value(x).unflatten(-1, (2, self.kv_heads, self.head_dim)).unbind(1)
+        if q_weight is not None and k_weight is not None:
+            q, k = rms_norm(q, q_weight, self.norm_eps), rms_norm(k, k_weight, self.norm_eps)
+        return *rotary(q, k, *rotation), v
 
 
 def local_heads(config: AttentionConfig, tensor: int) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ from loong_core.nn.key_value_cache import KeyValueCache
 from loong_core.nn.moe.config import MoEConfig
 from loong_core.nn.moe.layer import MixtureOfExperts
 from loong_core.nn.moe.load import RoutingRecord
-from loong_core.nn.norm import RMSNorm
+from loong_core.nn.norm import ResidualNorm
 from loong_core.parallel.context import ParallelContext
 
 
@@ -30,9 +30,9 @@ class Block(nn.Module):
         layer: int,
     ) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(hidden_size, norm_eps, context, dtype)
+        self.attention_norm = ResidualNorm(hidden_size, norm_eps, context, dtype)
         self.attention = Attention(hidden_size, config.mixer, norm_eps, context, dtype, layer)
-        self.feed_forward_norm = RMSNorm(hidden_size, norm_eps, context, dtype)
+        self.feed_forward_norm = ResidualNorm(hidden_size, norm_eps, context, dtype)
         if isinstance(config.feed_forward, MoEConfig):
             self.feed_forward = MixtureOfExperts(hidden_size, config.feed_forward, context, dtype, layer)
         else:
@@ -40,15 +40,28 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        stream: Tensor,
+        added: Tensor | None,
         batch: PackedBatch,
         rotation: tuple[Tensor, Tensor],
         cache: KeyValueCache | None = None,
         record: RoutingRecord | None = None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Transform this rank's run of the batch's tokens, `[tokens / tensor, hidden_size]`.
 
-        See `Attention` and `MixtureOfExperts` for the arguments.
+        What a layer adds to the residual stream is added by the norm that comes next, in the pass that normalises.
+
+        Args:
+            stream: the residual stream.
+            added: what the block before adds to it; None for the first.
+            batch: see `Attention` and `MixtureOfExperts`, as for what follows.
+            rotation: likewise.
+            cache: likewise.
+            record: likewise.
+
+        Returns:
+            the stream, and what this block's feed-forward adds to it.
         """
-        x = x + self.attention(self.attention_norm(x), batch, rotation, cache)
-        return x + self.feed_forward(self.feed_forward_norm(x), batch.tokens.shape[0], record)
+        x, stream = self.attention_norm(stream, added)
+        x, stream = self.feed_forward_norm(stream, self.attention(x, batch, rotation, cache))
+        return stream, self.feed_forward(x, batch.tokens.shape[0], record)

@@ -10,7 +10,7 @@ from loong_core.nn.block import Block
 from loong_core.nn.decoder_config import DecoderConfig, RotaryConfig
 from loong_core.nn.key_value_cache import KeyValueCache
 from loong_core.nn.moe.load import RoutingRecord
-from loong_core.nn.norm import RMSNorm
+from loong_core.nn.norm import ResidualNorm
 from loong_core.nn.rotary import Rotary
 from loong_core.nn.vocabulary import VocabularyParallelEmbedding, VocabularyParallelHead
 from loong_core.parallel.context import ParallelContext
@@ -60,7 +60,7 @@ class Decoder(nn.Module):
                 for number in numbers
             }
         )
-        self.norm = RMSNorm(width, config.norm_eps, context, dtype) if head else None
+        self.norm = ResidualNorm(width, config.norm_eps, context, dtype) if head else None
         self.head = self._make_head(dtype) if head else None
         self._rotaries: dict[RotaryConfig, Rotary] = {
             config.blocks[number].mixer.rotary: Rotary(config.blocks[number].mixer.rotary) for number in numbers
@@ -101,8 +101,10 @@ class Decoder(nn.Module):
         record = None
         if self.config.mixtures and torch.is_grad_enabled():
             record = RoutingRecord(batch.total_tokens, batch.trained_tokens, len(self.config.mixtures))
-        x = self._transform(batch, hidden, record=record)
-        return x if self.norm is None or self.head is None else self.head(self.norm(x), batch.labels)
+        stream, added = self._transform(batch, hidden, record=record)
+        if self.norm is None or self.head is None:
+            return stream if added is None else stream + added
+        return self.head(self.norm(stream, added)[0], batch.labels)
 
     def logits(self, batch: PackedBatch, hidden: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
         """Scores of every next token, `[tokens, vocab_size]` in the model's dtype; labels are not looked at.
@@ -117,10 +119,10 @@ class Decoder(nn.Module):
         """
         if self.norm is None or self.head is None:
             raise ValueError("this pipeline stage has no head: ask the last one for logits")
-        x = self._transform(batch, hidden, cache)
+        stream, added = self._transform(batch, hidden, cache)
         if cache is not None:
             cache.advance(batch)
-        return self.head.logits(self.norm(x), batch.tokens.shape[0])
+        return self.head.logits(self.norm(stream, added)[0], batch.tokens.shape[0])
 
     @property
     def has_routers(self) -> bool:
@@ -133,12 +135,16 @@ class Decoder(nn.Module):
         hidden: Tensor | None,
         cache: KeyValueCache | None = None,
         record: RoutingRecord | None = None,
-    ) -> Tensor:
-        """Embedding (on the stage that has it) and blocks."""
-        x = self.embedding(batch.tokens) if self.embedding is not None else hidden
-        if x is None:
+    ) -> tuple[Tensor, Tensor | None]:
+        """Embedding (on the stage that has it) and blocks: the residual stream, and what is still to be added to it."""
+        stream = self.embedding(batch.tokens) if self.embedding is not None else hidden
+        if stream is None:
             raise ValueError("this pipeline stage has no embedding and was given no hidden states")
-        rotations = {config: rotary.tables(batch.position_ids, x.dtype) for config, rotary in self._rotaries.items()}
+        rotations = {
+            config: rotary.tables(batch.position_ids, stream.dtype) for config, rotary in self._rotaries.items()
+        }
+        added = None
         for number, block in self.layers.items():
-            x = block(x, batch, rotations[self.config.blocks[int(number)].mixer.rotary], cache, record)
-        return x
+            rotation = rotations[self.config.blocks[int(number)].mixer.rotary]
+            stream, added = block(stream, added, batch, rotation, cache, record)
+        return stream, added

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from loong_core.nn.main_gradient import main_gradient
 from loong_core.parallel.collectives import copy_to_all, sum_to_tokens
 from loong_core.parallel.context import ALONE, Axis, ParallelContext
+from loong_kernels import linear
 
 
 def share(parameter: nn.Parameter, dim: int, context: ParallelContext, *, counted: bool = True) -> nn.Parameter:
@@ -67,7 +68,8 @@ class ColumnParallelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Multiply `x`, `[tokens, in_features]`."""
         bias = None if self.bias is None else copy_to_all(self.bias, self.replicas)
-        return F.linear(x, copy_to_all(self.weight, self.replicas), bias)
+        weight = copy_to_all(self.weight, self.replicas)
+        return linear(x, weight, bias, weight_grad_into=main_gradient(weight))
 
 
 class RowParallelLinear(nn.Module):
@@ -91,5 +93,5 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply `x`, `[tokens, local_in_features]`."""
-        y = sum_to_tokens(F.linear(x, self.weight), self.axis)
+        y = sum_to_tokens(linear(x, self.weight, weight_grad_into=main_gradient(self.weight)), self.axis)
         return y if self.bias is None else y + self.bias

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from loong_core.nn.linear import share
+from loong_core.nn.main_gradient import main_gradient
 from loong_core.parallel.collectives import gather_features, gather_tokens, sum_to_tokens
 from loong_core.parallel.context import ParallelContext
-from loong_kernels import linear_cross_entropy
+from loong_kernels import embedding, linear_cross_entropy
 
 
 def vocabulary_rows(vocab_size: int, tensor: int) -> int:
@@ -37,12 +38,13 @@ class VocabularyParallelEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Look `tokens` up, `[tokens]` int64; each rank its own rows, zero for the others', then their sum."""
-        if self.axis.size == 1:
-            return F.embedding(tokens, self.weight)
-        local = tokens - self.axis.rank * self.weight.shape[0]
-        elsewhere = (local < 0) | (local >= self.weight.shape[0])
-        found = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
-        return sum_to_tokens(found.masked_fill(elsewhere[:, None], 0), self.axis)
+        found = embedding(
+            tokens,
+            self.weight,
+            vocab_start=self.axis.rank * self.weight.shape[0] if self.axis.size > 1 else None,
+            weight_grad_into=main_gradient(self.weight),
+        )
+        return sum_to_tokens(found, self.axis)
 
 
 class VocabularyParallelHead(nn.Module):
@@ -78,6 +80,7 @@ class VocabularyParallelHead(nn.Module):
             group=self.axis.group if self.axis.size > 1 else None,
             vocab_start=self.axis.rank * self.weight.shape[0],
             valid_vocab=self.vocab_size,
+            weight_grad_into=main_gradient(self.weight),
         )
 
     def logits(self, hidden: Tensor, tokens: int) -> Tensor:

@@ -19,6 +19,7 @@ from loong_core.device.megatron_on_cpu import answering
 from loong_core.device.protocol import Device
 from loong_core.engine.base import Engine, ForwardStep, StepLoss
 from loong_core.engine.megatron import optimizer_state
+from loong_core.engine.megatron.arrivals import announce_arrivals
 from loong_core.engine.megatron.configs import ddp_config, optimizer_config, transformer_config
 from loong_core.engine.megatron.optimizer_state import OwnedRange
 from loong_core.engine.megatron.stage import MegatronStage, schedule_step, stage_of
@@ -103,6 +104,8 @@ class MegatronEngine(Engine):
         self._config.finalize_model_grads_func = lambda *args, **kwargs: _alive(finalize)(*args, **kwargs)
         buffers = ddp_config(settings, context)
         shared_bucket_size = buffers.bucket_size or max(40_000_000, 1_000_000 * context.data.size)
+        if settings.overlap_grad_reduce:
+            self._arrivals = [announce_arrivals(stage) for stage in self.stages]
         chunks = []
         for number, stage in enumerate(self.stages):
             first = context.is_first_stage and number == 0
