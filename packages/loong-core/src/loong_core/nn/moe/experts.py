@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from loong_core.nn.main_gradient import main_gradient
 from loong_core.parallel.context import ParallelContext
 from loong_kernels import grouped_linear, swiglu
 
@@ -42,7 +43,8 @@ class Experts(nn.Module):
         Returns:
             `[rows, hidden_size]`: with several expert-tensor ranks, this rank's summand.
         """
-        return grouped_linear(swiglu(grouped_linear(rows, self.gate_up, offsets)), self.down, offsets)
+        gate_up = grouped_linear(rows, self.gate_up, offsets, weight_grad_into=main_gradient(self.gate_up))
+        return grouped_linear(swiglu(gate_up), self.down, offsets, weight_grad_into=main_gradient(self.down))
 
 
 def _expert_parameter(
