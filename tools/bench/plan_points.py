@@ -5,9 +5,9 @@
     python -m tools.bench.plan_points --compare --record OUT.jsonl   predicted against measured, again
     python -m tools.bench.plan_points --fit --record OUT.jsonl       write loong_core/plan/rates.json, then compare
 
-Measuring prints a table and appends one record, all cases in it. Comparing and fitting need no accelerator, take the
-last record of each number of ranks, and print Markdown for docs/planning.md. Rates are fitted to the cases marked so in
-`plan_cases`; the others judge: memory within 7 %, time within 15 %.
+Measuring prints a table and appends one record, all cases in it. Comparing and fitting need no accelerator and take the
+last record of each number of ranks; with --docs the table goes into docs/planning.md. Rates are fitted to the cases
+marked so in `plan_cases`; the others judge: memory within 7 %, time within 15 %.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from loong_core.plan import rates as plan_rates
 from loong_core.plan.rates import dump_rates, measured_rates
 from tools.bench import plan_fit, record
 from tools.bench.plan_cases import CASES
+
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "planning.md"
+BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 
 
 def measure(file: pathlib.Path, only: str, budget: float) -> int:
@@ -64,15 +67,24 @@ def latest(file: pathlib.Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return points, {key: about[key] for key in ("date", "device", "versions")}
 
 
-def compare(file: pathlib.Path) -> int:
-    """Print the table of the current rates."""
-    compared = plan_fit.rows(latest(file)[0], measured_rates())
-    print(plan_fit.table(compared))
-    print(plan_fit.verdict(compared))
+def compare(file: pathlib.Path, docs: bool) -> int:
+    """Print the table of the current rates, or put it into the documentation."""
+    points, about = latest(file)
+    compared = plan_fit.rows(points, measured_rates())
+    table, verdict = plan_fit.table(compared), plan_fit.verdict(compared)
+    print(table, verdict, sep="\n")
+    if docs:
+        head, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN)
+        tail = rest.split(END)[1]
+        packages = ", ".join(
+            f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
+        )
+        text = f"{about['device']}, {about['date']} UTC, {packages}. {verdict[0].upper()}{verdict[1:]}.\n\n{table}\n"
+        DOCUMENT.write_text(f"{head}{BEGIN}\n{text}{END}{tail}", encoding="utf-8")
     return 0
 
 
-def fit(file: pathlib.Path) -> int:
+def fit(file: pathlib.Path, docs: bool) -> int:
     """Write rates.json from the fitted points, and compare."""
     points, about = latest(file)
     fitted = plan_fit.fit(points, plan_fit.prior_rates())
@@ -81,7 +93,7 @@ def fit(file: pathlib.Path) -> int:
     target.write_text(dump_rates(fitted, about | {"command": "python -m tools.bench.plan_points --fit"}))
     measured_rates.cache_clear()
     print(f"written: {target}")
-    return compare(file)
+    return compare(file, docs)
 
 
 def main() -> int:
@@ -90,11 +102,12 @@ def main() -> int:
     parser.add_argument("--record", type=pathlib.Path, default=record.FOLDER / "plan_points.jsonl")
     parser.add_argument("--compare", action="store_true", help="of the record, with the current rates")
     parser.add_argument("--fit", action="store_true", help="the rates to the record")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/planning.md")
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--budget", type=float, default=130.0, help="seconds after which no case is begun")
     chosen = parser.parse_args()
     if chosen.compare or chosen.fit:
-        return fit(chosen.record) if chosen.fit else compare(chosen.record)
+        return (fit if chosen.fit else compare)(chosen.record, chosen.docs)
     return measure(chosen.record, chosen.only, chosen.budget)
 
 

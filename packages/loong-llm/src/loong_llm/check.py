@@ -158,9 +158,3 @@ def _facts(config: PretrainConfig, model: ModelSource, layout: Layout, world_siz
     if model.weights is not None and config.model.initialise != "random":
         facts["weights"] = f"from {config.model.source}"
     return facts
-
-
-def state_bytes(parameters: float, precision: str, optimizer_ranks: int) -> float:
-    """Bytes of a rank's weights, fp32 gradients, and its share of AdamW's fp32 moments and (bf16) main weights."""
-    weights, main = (2, 4) if precision == "bf16" else (4, 0)
-    return parameters * (weights + 4 + (8 + main) / optimizer_ranks)

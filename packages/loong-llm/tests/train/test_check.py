@@ -7,7 +7,7 @@ import pytest
 
 from loong_core.config import load_run
 from loong_core.errors import ConfigError
-from loong_llm.check import check_run, checked, state_bytes
+from loong_llm.check import check_run, checked
 from loong_llm.recipes.pretrain_config import PretrainConfig
 
 TINY = Path(__file__).parents[4] / "examples" / "llm" / "tiny.yaml"
@@ -88,8 +88,3 @@ def test_an_output_of_another_run_is_refused_with_key_old_and_new(check, tmp_pat
     words = said(check())
     assert "train.lr: the run in" in words
     assert "has 0.1, this configuration 0.005" in words
-
-
-def test_state_memory_counts_weights_gradients_and_each_ranks_share_of_the_optimizer():
-    assert state_bytes(10, "fp32", 1) == 160
-    assert state_bytes(10, "bf16", 4) == 90
