@@ -141,11 +141,9 @@ class StepClock:
             if model.tie_embeddings and layout.pipeline > 1 and (stage.embedding or stage.head):
                 ends = network.group(2, groups.pipeline_stride * (layout.pipeline - 1))
                 parts["data"] += network.reduce(table_parameters(model, share) * FLOAT32, ends)
-        accelerator = self.cluster.accelerator
-        # The sums are zeroed before a step, and divided by its number of tokens after.
-        parts["accumulate"] += buffered * 3 * FLOAT32 / (accelerator.memory_bandwidth * self.rates.elementwise)
-        # Norm, clipping, AdamW, and the weight rounded.
-        main = FLOAT32 + work.element if work.precision == "bf16" else 0
-        moved = owned * (FLOAT32 + 4 * FLOAT32 + 7 * FLOAT32 + main)
-        parts["optimizer"] += moved / (accelerator.memory_bandwidth * self.rates.optimizer)
+        bandwidth = self.cluster.accelerator.memory_bandwidth
+        # The sums are zeroed before a step, their norm is taken after; then AdamW, in one pass, the rounded weight too.
+        parts["accumulate"] += (buffered + owned) * FLOAT32 / (bandwidth * self.rates.elementwise)
+        rounded = work.element if work.precision == "bf16" and work.engine == "megatron" else 0
+        parts["optimizer"] += owned * (7 * FLOAT32 + rounded) / (bandwidth * self.rates.optimizer)
         return parts
