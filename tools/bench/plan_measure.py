@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import statistics
 import sys
@@ -128,7 +129,8 @@ def _release() -> None:
     gc.collect()
     for thing in gc.get_objects():
         if type(thing) in (Tensor, nn.Parameter) and thing.is_cuda:
-            thing.untyped_storage().resize_(0)
+            with contextlib.suppress(RuntimeError):  # memory that is not the allocator's stays
+                thing.untyped_storage().resize_(0)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
