@@ -90,13 +90,13 @@ def planned_peak(config: PretrainConfig, model: DecoderConfig, ranks: int) -> fl
 
 
 def memory_faults(config: PretrainConfig, model: DecoderConfig, cluster: Cluster) -> list[Fault]:
-    """A fault if the run does not fit on these accelerators as its file says, with what would.
+    """A fault if the run cannot fit on these accelerators as its file says, with what would.
 
     The layout serves and the batch divides; what is planned is the pipeline rank that needs most.
     """
     request = request_of(config, model, cluster)
     work, own = request.work, request.evaluate(layout_of(config))
-    if own.needed <= cluster.accelerator.memory:
+    if own.memory.least <= cluster.accelerator.memory:
         return []
     what = (
         f"needs {own.needed / GIB:.1f} GiB a rank, {cluster.accelerator.name} has "

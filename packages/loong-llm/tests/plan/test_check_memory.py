@@ -68,3 +68,9 @@ def test_where_the_devices_memory_is_not_known_nothing_is_claimed(check):
 def test_a_device_gets_the_rates_of_its_kind_and_its_own_memory(name, bf16):
     accelerator = cluster_of(name, 70 * GIB, 4).accelerator
     assert (accelerator.name, accelerator.bf16, accelerator.memory) == (name, bf16, 70 * GIB)
+
+
+def test_a_run_that_might_fit_after_all_is_not_refused(check):
+    peak = float(check("layout.tensor=2", gib=1000, ranks=8).facts["memory"].split()[1])
+    assert check("layout.tensor=2", gib=round(peak), ranks=8).faults == []
+    assert check("layout.tensor=2", gib=round(0.9 * peak), ranks=8).faults != []

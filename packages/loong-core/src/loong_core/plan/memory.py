@@ -24,6 +24,9 @@ COMMUNICATION = 1.5 * GIB
 FRAGMENTATION = 0.03
 """Part of what is allocated that lies between tensors and serves none."""
 
+DOUBT = 0.05
+"""How far below the plan a real peak may be before a run is refused that might have fitted after all."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -51,6 +54,11 @@ class Memory:
     def needed(self, ranks: int) -> float:
         """What a device must have for this peak, with what lies outside the allocator."""
         return self.peak * (1 + FRAGMENTATION) + RUNTIME + (COMMUNICATION if ranks > 1 else 0)
+
+    @property
+    def least(self) -> float:
+        """What a device must have beyond doubt."""
+        return self.peak * (1 - DOUBT) + RUNTIME
 
 
 @dataclass(frozen=True)
