@@ -65,7 +65,7 @@ def test_a_traceback_that_follows_from_a_killed_rank_goes_to_the_log_and_the_adv
 
 
 def test_a_traceback_of_rank_0_is_shown_where_it_may_be_the_cause(tmp_path, capfd):
-    status, said = run(FAILING.format(signal=6), log_dir=tmp_path)
+    status, _ = run(FAILING.format(signal=6), log_dir=tmp_path)
     assert status == 128 + signal.SIGABRT
     assert "RuntimeError: peer gone" in capfd.readouterr().err
 

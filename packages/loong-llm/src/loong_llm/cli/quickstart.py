@@ -16,6 +16,7 @@ def quickstart(
     ] = None,
 ) -> None:
     """Train a small Qwen3 on the reference text that ships inside CPython: two minutes, no network, any machine."""
+    from loong_core.config import RunFolder
     from loong_core.parallel.launch import RankPlace, relaunch_as_ranks
 
     if not RankPlace.from_env().started:
@@ -24,7 +25,7 @@ def quickstart(
         write_python_topics(output / "data")
         ranks = nproc or _ranks_of_this_machine()
         if ranks > 1:
-            relaunch_as_ranks(ranks, output / "logs")
+            relaunch_as_ranks(ranks, output / "logs", RunFolder(output).after_a_crash)
     from loong_llm.quickstart import quickstart as run
 
     run(output)
