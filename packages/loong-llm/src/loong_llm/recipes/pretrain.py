@@ -39,6 +39,9 @@ def pretrain(config: PretrainConfig) -> Progress:
         run.say(f"model: {model.name}{changed}, {model.config.parameter_count():,} parameters, {config.precision}")
 
         corpus = open_corpus(corpus_settings(config, run.folder.root), HuggingFaceEncoder(tokenizer), _news(run))
+        if run.place.rank == 0:
+            for warning in corpus.warnings():
+                run.say(f"warning: {warning}")
         dtype = weights_dtype(config.engine, run.engine_settings)
         stages = build_stages(model, run.context, dtype=dtype, initialise=config.model.initialise, seed=config.seed)
         engine = build_engine(
