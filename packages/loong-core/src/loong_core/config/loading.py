@@ -52,7 +52,12 @@ def load_run[Config: Section](
             raise ConfigError([fault])
         if Path(path).is_dir():
             raise ConfigError([Fault(str(path), "is a folder", "name the run's YAML file")])
-        values, faults = parse_document(Path(path).read_text(encoding="utf-8"), str(path))
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            what = f"is not a text file in UTF-8 (byte {error.start} is {error.object[error.start]:#04x})"
+            raise ConfigError([Fault(str(path), what, "name the run's YAML file")]) from None
+        values, faults = parse_document(text, str(path))
         if faults and not values:
             raise ConfigError(faults)
     for override in overrides:
