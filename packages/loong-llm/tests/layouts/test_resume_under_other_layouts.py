@@ -12,11 +12,18 @@ from loong_core.train.metrics import read_rows
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "llm"
 HERE = Path(__file__).parent
-PARTS = [
-    (4, "layout.tensor=2", "layout.expert=2", "train.stop_at=10"),
-    (2, "layout.pipeline=2", "train.stop_at=15"),
-    (1,),
-]
+PARTS = {
+    "tensor 2 x expert 2 to step 10, pipeline 2 to 15, one rank to 20": [
+        (4, "layout.tensor=2", "layout.expert=2", "train.stop_at=10"),
+        (2, "layout.pipeline=2", "train.stop_at=15"),
+        (1,),
+    ],
+    "one rank to step 5, ring 2 x expert 2 to 12, fsdp with Ulysses 2 x data 2 to 20": [
+        (1, "train.stop_at=5"),
+        (2, "layout.context=2", "layout.expert=2", "train.stop_at=12"),
+        (4, "engine=fsdp", "layout.context=2", "layout.ulysses=2"),
+    ],
+}
 
 
 def train(folder, parts):
@@ -37,15 +44,13 @@ def one_rank(tmp_path_factory):
 
 
 @pytest.mark.whole_matrix
-def test_four_ranks_then_two_then_one_end_with_the_loss_of_one_rank(one_rank, tmp_path, say):
+@pytest.mark.parametrize("name", PARTS)
+def test_a_run_that_goes_on_under_other_layouts_ends_with_the_loss_of_one_rank(name, one_rank, tmp_path, say):
     losses, (expected,) = one_rank
-    found, choices = train(tmp_path, PARTS)
+    found, choices = train(tmp_path, PARTS[name])
     assert sorted(found) == list(range(1, 21))
     different, total = differing(choices, expected)
     distance = abs(found[20] - losses[20])
-    say(
-        f"tensor 2 x expert 2 to step 10, pipeline 2 to 15, one rank to 20: loss {found[20]:.7f}, on one rank "
-        f"{losses[20]:.7f}; {different} of {total:,} router choices differ"
-    )
+    say(f"{name}: loss {found[20]:.7f}, on one rank {losses[20]:.7f}; {different} of {total:,} router choices differ")
     assert total >= 20 * 8 * 128 * 2 * 2, "steps x sequences x tokens x layers x choices"
     assert distance < (1e-5 if different == 0 else 1e-3)
