@@ -8,7 +8,7 @@ import pytest
 from loong_core.config import load_run
 from loong_core.errors import ConfigError
 from loong_llm.check import check_run, checked
-from loong_llm.recipes.pretrain_config import PretrainConfig
+from loong_llm.recipes.training_config import TrainingConfig
 
 TINY = Path(__file__).parents[4] / "examples" / "llm" / "tiny.yaml"
 
@@ -24,7 +24,7 @@ def text(tmp_path):
 def check(text, tmp_path):
     def run(*overrides, world_size=1):
         own = [f"data.train={text}", "data.validation=[]", "train.validate_every=null", f"output={tmp_path / 'run'}"]
-        return check_run(load_run(PretrainConfig, TINY, [*own, *overrides]), world_size)
+        return check_run(load_run(TrainingConfig, TINY, [*own, *overrides]), world_size)
 
     return run
 
@@ -48,7 +48,7 @@ def test_faults_of_schema_files_and_layout_are_told_together_and_nothing_is_writ
     assert "layout.tensor: 3 does not divide the model's 4 attention heads" in words
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]
     with pytest.raises(ConfigError) as refused:
-        checked(load_run(PretrainConfig, TINY, ["train.lrr=1e-3"]), 1)
+        checked(load_run(TrainingConfig, TINY, ["train.lrr=1e-3"]), 1)
     assert refused.value.exit_status == 2
 
 

@@ -12,9 +12,9 @@ def check(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     from loong_core.config import load_run
     from loong_core.errors import ConfigError
     from loong_llm.check import check_run
-    from loong_llm.recipes.pretrain_config import PretrainConfig
+    from loong_llm.recipes.training_config import TrainingConfig
 
-    found = check_run(load_run(PretrainConfig, run_file, overrides or ()), nproc)
+    found = check_run(load_run(TrainingConfig, run_file, overrides or ()), nproc)
     if found.faults:
         raise ConfigError(found.faults)
     width = max(map(len, found.facts))

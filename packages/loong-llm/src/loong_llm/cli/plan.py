@@ -36,9 +36,9 @@ def plan(
     from loong_core.plan.nearest import impossible
     from loong_llm.model_config import read_model_config
     from loong_llm.planning import layout_of, own_candidate, request_of
-    from loong_llm.recipes.pretrain_config import PretrainConfig
+    from loong_llm.recipes.training_config import TrainingConfig
 
-    loaded = load_run(PretrainConfig, run_file, overrides or ())
+    loaded = load_run(TrainingConfig, run_file, overrides or ())
     if loaded.faults:
         raise ConfigError(loaded.faults)
     config = loaded.config
