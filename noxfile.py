@@ -58,6 +58,13 @@ for _package in MEMBERS:
     tests_of(_package)
 
 
+@nox.session(python=PYTHON, default=False)
+def layouts(session: nox.Session) -> None:
+    """The whole matrix of layouts against one rank (the tests of loong-llm run a part of it), and its table."""
+    sync(session, "loong-llm")
+    session.run("pytest", "packages/loong-llm/tests/layouts", "--layouts", "all", *session.posargs, env=ENVIRONMENT)
+
+
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Formatting, lint rules, and the repository's own checks."""

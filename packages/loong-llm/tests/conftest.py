@@ -13,6 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `toy_models`; ranks of the
 from loong_core.parallel.pool import RankPool
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How much of the matrix of layouts runs."""
+    parser.addoption("--layouts", choices=["subset", "all"], default="subset", help="which layouts are tried")
+
+
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[RankPool]:
     """Gloo ranks that every test of the session shares: `ranks.run(2, function, *args)`."""

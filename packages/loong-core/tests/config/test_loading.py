@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import pytest
 
 from loong_core.config import REQUIRED, RunConfig, Section, load_run
+from loong_core.errors import ConfigError
 
 
 class SourceSection(Section):
@@ -98,12 +99,17 @@ def test_a_key_given_twice_is_a_fault_that_names_both_lines(tmp_path):
 
 
 def test_broken_yaml_names_file_and_line(tmp_path):
-    assert "run.yaml:2: is not YAML" in faults(tmp_path, "model: [a,\noutput: b: c\n")[0]
+    with pytest.raises(ConfigError) as refused:
+        faults(tmp_path, "model: [a,\noutput: b: c\n")
+    (fault,) = refused.value.faults
+    assert "run.yaml:2: is not YAML" in str(fault)
 
 
 def test_a_missing_run_file_is_answered_with_the_nearest_name(tmp_path):
     (tmp_path / "tiny.yaml").write_text("")
-    fault = load_run(Config, tmp_path / "tyni.yaml").faults[0]
+    with pytest.raises(ConfigError) as refused:
+        load_run(Config, tmp_path / "tyni.yaml")
+    (fault,) = refused.value.faults
     assert "there is no file or folder" in fault.what
     assert "tiny.yaml" in fault.fix
 

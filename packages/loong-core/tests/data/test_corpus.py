@@ -111,8 +111,8 @@ def test_held_out_text_that_is_trained_on_is_warned_of(tmp_path):
     held_out = write_lines(tmp_path / "b.jsonl", ["only here", *TEXTS[:3]])
     corpus = open_corpus(settings(tmp_path, train, validation=(SourceSpec(held_out),)), ByteEncoder())
     empty, shared = corpus.warnings()
-    assert "1 documents without text were left out" in empty
-    assert shared == "3 of 4 held-out documents are in the training data too, word for word"
+    assert "1 document without text left out" in empty
+    assert shared == "3 of 4 held-out documents also in the training data, word for word"
 
 
 def test_weights_of_sources_are_their_shares_of_the_samples(tmp_path):

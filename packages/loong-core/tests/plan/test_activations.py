@@ -68,12 +68,22 @@ def test_a_head_whose_exponentials_are_too_many_keeps_none_of_them():
     assert much - little == 65_536 * 151_936 * 2
 
 
-def test_tensor_ranks_share_all_but_what_they_gather():
+def test_tensor_ranks_share_all_activations_as_they_gather_tokens_anew():
     block = THIRTY_BILLION.blocks[0]
     alone = block_held(block, 2048, share_of(THIRTY_BILLION), 1.0).saved
     shared = block_held(block, 2048, share_of(THIRTY_BILLION, Layout(tensor=4)), 1.0).saved
-    whole = TOKENS * 2048 * 2 + 128 * 2048 * 4  # gathered tokens, and the router's weight
+    whole = 128 * 2048 * 4  # the router's weight, widened
     assert shared == pytest.approx((alone - whole) / 4 + whole, rel=0.001)
+
+
+def test_matrices_that_read_gathered_tokens_together_keep_them():
+    block = THIRTY_BILLION.blocks[0]
+    kv_heads = block.mixer.num_kv_heads
+    apart, together = (
+        block_held(block, 2048, share_of(THIRTY_BILLION, Layout(tensor=tensor)), 1.0).saved
+        for tensor in (kv_heads, 2 * kv_heads)
+    )
+    assert together > apart / 2 + TOKENS * 2048 * 2 * 0.8
 
 
 def test_rows_of_the_busiest_expert_rank_count():

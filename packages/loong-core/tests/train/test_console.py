@@ -36,6 +36,15 @@ def test_a_step_is_one_plain_line_where_there_is_no_terminal():
     ]
 
 
+def test_a_run_that_stops_early_counts_to_its_end():
+    stream = io.StringIO()
+    console = RunConsole(1, stream=stream)
+    console.begin(9, 12, 40)
+    console.write(ROW)
+    assert "step 10/40" in stream.getvalue()
+    assert "left 0:04" in stream.getvalue()
+
+
 def test_waiting_for_data_a_validation_and_a_skipped_step_are_shown():
     (line,) = printed(ROW | {"data_seconds": 0.5, "val_loss": 2.5, "skipped": True, "mfu": None})
     assert "data wait 25%" in line

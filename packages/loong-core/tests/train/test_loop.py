@@ -49,6 +49,7 @@ def test_validation_comes_before_the_first_step_at_its_interval_and_at_the_end(t
 
 def test_a_run_stopped_at_a_step_and_given_again_is_the_run_left_alone(tmp_path, whole):
     run_toy(tmp_path, "train.stop_at=3")
+    assert "stopped after step 3 of 8 as train.stop_at says" in (tmp_path / "logs" / "rank-0.log").read_text()
     assert [row[0] for row in figures(tmp_path)] == [1, 2, 3]
     _, weight = run_toy(tmp_path)
     assert (figures(tmp_path), weight) == whole

@@ -14,6 +14,7 @@ from loong_core.engine.choice import engine_faults
 from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import GIB, Cluster
+from loong_core.wording import counted
 from loong_kernels import registry
 from loong_llm.model import ModelSource, open_model
 from loong_llm.model_config import layout_faults
@@ -60,10 +61,12 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     else:
         found.faults += layout.faults(world_size)
     found.faults += engine_faults(config.engine, layout)
+    found.faults += _context_faults(config, layout)
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
     if model is not None and not found.faults:
         found.faults += trained_part_faults(config, model)
+    cluster = None
     if (
         _trains_all(config)
         and model is not None
@@ -74,7 +77,7 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     if config.output and not found.faults:
         found.faults += RunFolder(Path(config.output).expanduser()).faults(config)
     if model is not None and not found.faults:
-        found.facts = _facts(config, model, layout, world_size)
+        found.facts = _facts(config, model, layout, world_size, cluster is not None)
     return found
 
 
@@ -124,6 +127,14 @@ def _choice_faults(config: TrainingConfig) -> list[Fault]:
     return faults
 
 
+def _context_faults(config: TrainingConfig, layout: Layout) -> list[Fault]:
+    tokens = config.train.micro_batch_size * config.data.sequence_length
+    if tokens >= layout.context:
+        return []
+    what = f"is {layout.context}, more ranks than the {tokens} tokens of a microbatch that they share"
+    return [Fault("layout.context", what, f"set it to {tokens} at most, or raise data.sequence_length")]
+
+
 def _model_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
     found = Findings()
     if config.model.initialise == "weights" and model.weights is None:
@@ -141,28 +152,31 @@ def _model_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
     return found.faults
 
 
-def _facts(config: TrainingConfig, model: ModelSource, layout: Layout, world_size: int) -> dict[str, str]:
+def _facts(
+    config: TrainingConfig, model: ModelSource, layout: Layout, world_size: int, accelerated: bool
+) -> dict[str, str]:
     train, tokens = config.train, config.train.global_batch_size * config.data.sequence_length
     data_ranks = layout.data_for(world_size)
     parameters = model.config.parameter_count()
     microbatches = train.global_batch_size // (train.micro_batch_size * data_ranks)
+    changed = " with overrides" if config.model.overrides else ""
     facts = {
         "stage": config.stage,
-        "model": f"{config.model.source}, {model.family.name} family, {parameters:,} parameters",
+        "model": f"{config.model.source}{changed}, {model.family.name} family, {parameters:,} parameters",
         "ranks": f"{world_size}, of which {data_ranks} read different data",
         "a step": f"{train.global_batch_size} sequences x {config.data.sequence_length} = {tokens:,} tokens, in "
-        f"{microbatches} microbatches a rank",
-        "length": f"{train.steps:,} steps, {train.steps * tokens:,} tokens"
+        f"{microbatches} microbatch{'' if microbatches == 1 else 'es'} a rank",
+        "length": f"{counted(train.steps, 'step')}, {counted(train.steps * tokens, 'token')}"
         if train.steps
-        else f"{train.epochs} epochs",
+        else counted(train.epochs or 1, "epoch"),
     }
-    if _trains_all(config):
-        peak = planned_peak(config, model.config, world_size)
-        facts["memory"] = f"about {peak / GIB:.2f} GiB a rank on an accelerator"
-    elif config.lora is not None:
+    if accelerated:
+        peak = planned_peak(config, model.config, world_size) / GIB
+        facts["memory"] = f"about {peak:.2f} GiB a rank on an accelerator"
+    if config.lora is not None:
         written = "merged into the model" if config.lora.merge else "saved as adapters"
         facts["adapters"] = f"of rank {config.lora.rank} on {config.lora.targets}, {written}"
-    else:
+    elif not _trains_all(config):
         facts["frozen"] = f"all but {config.train.train_only}" if config.train.train_only else f"{config.train.freeze}"
     if model.weights is not None and config.model.initialise != "random":
         facts["weights"] = f"from {config.model.source}"

@@ -72,6 +72,9 @@ def convert(
     """
     if dtype != "keep" and dtype not in DTYPE_OF_NAME:
         raise UserError(f"dtype {dtype!r} is not one of keep, {', '.join(DTYPE_OF_NAME)}")
+    writer = FolderWriter(output, replace=replace)
+    if writer.taken and not replace:
+        raise UserError(f"{output} exists and is not empty: choose another folder, or give --overwrite to replace it")
     opened = open_source(Path(source), step)
     dtypes = opened.dtypes if dtype == "keep" else dict.fromkeys(opened.dtypes, DTYPE_OF_NAME[dtype])
     shards = plan_shards({name: (shape, dtypes[name]) for name, shape in opened.shapes.items()}, max_shard_size)
@@ -81,7 +84,6 @@ def convert(
             on_tensor(name)
         return _cast(name, opened.read(name), dtypes[name])
 
-    writer = FolderWriter(output, replace=replace)
     writer.begin()
     try:
         for shard in shards:

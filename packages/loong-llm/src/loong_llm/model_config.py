@@ -59,6 +59,8 @@ def read_model_config(source: str | Path, overrides: Mapping[str, Any] | None = 
     if name.lower() in named_configs():
         hf = named_config(name)
     elif path.is_dir():
+        if (path / "run.yaml").is_file() and not (path / "config.json").exists():
+            raise UserError(_of_a_run(path))
         folder, hf = path, _read(path / "config.json")
     elif len(path.parts) > 1 or name.startswith((".", "~")):
         raise UserError(f"model {name}: there is no such folder")
@@ -99,6 +101,16 @@ def layout_faults(config: DecoderConfig, layout: Layout, world_size: int) -> lis
         what = f"is {layout.pipeline}, and the model's auxiliary loss is over all layers together, which no stage sees"
         faults.append(Fault("layout.pipeline", what, "set model.overrides.router_aux_loss_scope=layer"))
     return faults
+
+
+def _of_a_run(folder: Path) -> str:
+    """What to say where a run's folder was named as the model."""
+    if (folder / "hf" / "config.json").is_file():
+        return f"model {folder} is a run's folder, not a model's; did you mean {folder / 'hf'}?"
+    return (
+        f"model {folder} is the folder of a run that has not ended, so there is no {folder / 'hf'} yet; let it end, or "
+        f"make a model of its last checkpoint: loong-llm convert {folder} DIR"
+    )
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import ACCELERATORS, GIB, Cluster
 from loong_core.plan.nearest import Request, nearest
 from loong_core.plan.rates import measured_rates
-from loong_core.plan.report import changed_degrees, memory_words
+from loong_core.plan.report import memory_words, overrides
 from loong_core.plan.search import Candidate, Freedom
 from loong_core.plan.workload import Recompute, Workload
 from loong_llm.model_config import layout_faults
@@ -62,6 +62,7 @@ def request_of(
         Freedom(degrees, sizes, recompute),
         lambda layout, world_size: layout_faults(model, layout, world_size),
         measured_rates(),
+        layout,
     )
 
 
@@ -114,16 +115,7 @@ def memory_faults(config: TrainingConfig, model: DecoderConfig, cluster: Cluster
 
 def _difference(candidate: Candidate, own: Candidate) -> str:
     """The keys in which a candidate differs, as overrides."""
-    mine, theirs = changed_degrees(candidate.layout), changed_degrees(own.layout)
-    default = Layout()
-    changed = {
-        f"layout.{key}": mine.get(key, getattr(default, key))
-        for key in [*mine, *(key for key in theirs if key not in mine)]
-        if mine.get(key) != theirs.get(key)
-    }
-    if candidate.work.micro_batch_size != own.work.micro_batch_size:
-        changed["train.micro_batch_size"] = candidate.work.micro_batch_size
-    return " ".join(f"{key}={value}" for key, value in changed.items())
+    return overrides(candidate, own.layout, own.work.micro_batch_size)
 
 
 def _changes(candidate: Candidate, own: Candidate) -> int:

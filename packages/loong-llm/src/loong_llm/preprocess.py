@@ -62,7 +62,7 @@ def preprocess(
     output = output.with_suffix("") if output.suffix in (".bin", ".idx") else output
     for path in indexed_paths(output):
         if path.exists() and not overwrite:
-            raise UserError(f"{path} is there already; choose another output, or say that it may be overwritten")
+            raise UserError(f"{path} is there already; choose another output, or give --overwrite to replace it")
     files: list[SourceFile] = [file for path in inputs for file in resolve(path)]
     tracker = ProgressTracker(", ".join(inputs), files, on_progress)
     try:

@@ -35,6 +35,12 @@ def test_the_table_has_the_fastest_layouts_and_the_run_files_own(plan):
     assert "to run the first: layout." in said
 
 
+def test_what_to_write_undoes_degrees_of_the_file_that_are_back_at_their_default(plan):
+    first = json.loads(plan("layout.expert=1", "layout.tensor=8", "--gpus", "64", "--json"))["layouts"][0]
+    assert first["layout"]["expert"] == 1
+    assert "layout.expert=1" in first["overrides"].split()
+
+
 def test_json_has_bytes_and_seconds_of_each_layout(plan):
     said = json.loads(plan("--gpus", "64", "--json", "--top", "3"))
     assert len(said["layouts"]) == 3

@@ -8,6 +8,7 @@ import pytest
 from loong_core.config import load_run
 from loong_core.errors import ConfigError
 from loong_llm.check import check_run, checked
+from loong_llm.data_preview import preview_data
 from loong_llm.recipes.training_config import TrainingConfig
 
 TINY = Path(__file__).parents[4] / "examples" / "llm" / "tiny.yaml"
@@ -36,7 +37,7 @@ def said(found):
 def test_the_example_has_no_faults_and_its_facts_are_told(check):
     found = check(world_size=2)
     assert said(found) == ""
-    assert found.facts["model"] == "qwen3-0.6b, qwen3 family, 102,976 parameters"
+    assert found.facts["model"] == "qwen3-0.6b with overrides, qwen3 family, 102,976 parameters"
     assert found.facts["a step"] == "8 sequences x 128 = 1,024 tokens, in 2 microbatches a rank"
 
 
@@ -73,9 +74,41 @@ def test_each_fault_is_told_with_its_numbers(check, override, words):
     assert words in said(check(override))
 
 
+def test_context_degrees_that_the_heads_or_the_tokens_do_not_fill_are_faults(check):
+    words = said(check("layout.context=8", "layout.ulysses=8", world_size=8))
+    assert words == (
+        "layout.ulysses: 8 does not divide the 4 attention heads of a tensor rank "
+        "(set layout.ulysses=4: 4 ranks exchange heads, 2 form a ring)"
+    )
+    words = said(check("layout.context=4", "layout.ulysses=3", world_size=4))
+    assert words.startswith("layout.ulysses: 3 does not divide layout.context=4 (nearest that does is 2")
+    words = said(check("layout.context=32", "data.sequence_length=8", world_size=32))
+    assert words.startswith("layout.context: is 32, more ranks than the 16 tokens of a microbatch that they share")
+
+
+def test_layers_given_by_hand_that_are_not_the_model_s_are_a_fault(check):
+    words = said(check("layout.pipeline=2", "layout.pipeline_layers=[1, 2]", world_size=2))
+    assert words == "layout.pipeline_layers: [1, 2] adds up to 3, the model has 2 layers"
+
+
 def test_an_engine_that_does_not_take_a_layout_says_so(check):
     words = said(check("engine=fsdp", "layout.tensor=2", world_size=2))
     assert words == "layout.tensor: is 2, and engine fsdp divides a model among data ranks only (use megatron)"
+
+
+def test_a_look_at_the_data_tells_the_steps_of_epochs_and_what_is_held_out_and_trained_on(text, tmp_path):
+    own = [f"data.train={text}", f"data.validation={text}", f"output={tmp_path / 'run'}"]
+    config = load_run(TrainingConfig, TINY, [*own, "train.steps=null", "train.epochs=4"]).config
+    seen = preview_data(config, 2)
+    assert seen is not None
+    assert seen.warnings == ["1 of 1 held-out document also in the training data, word for word"]
+    assert seen.steps == 4 * (2000 // 128) // 8
+
+
+def test_a_missing_run_file_is_the_only_fault(tmp_path):
+    with pytest.raises(ConfigError) as refused:
+        load_run(TrainingConfig, tmp_path / "run.yaml", ["layout.tensor=3"])
+    assert len(refused.value.faults) == 1
 
 
 def test_validation_data_and_a_fraction_exclude_each_other(check, text):

@@ -7,6 +7,7 @@ from toy_models import CONFIGS, reference, save
 
 from loong_core.config import load_run
 from loong_llm.check import check_run
+from loong_llm.data_preview import preview_data
 from loong_llm.recipes.training_config import TrainingConfig
 from loong_llm.tokenizer import load_tokenizer
 
@@ -39,14 +40,25 @@ def said(found):
 
 
 @pytest.mark.parametrize(
-    ("example", "fact"),
-    [("tiny_sft", "memory"), ("tiny_sft_lora", "adapters")],
+    ("example", "adapters"),
+    [("tiny_sft", False), ("tiny_sft_lora", True)],
 )
-def test_the_examples_have_no_faults_and_tell_their_stage(check, example, fact):
+def test_the_examples_have_no_faults_and_tell_their_stage_and_adapters(check, example, adapters):
     found = check(example=example)
     assert said(found) == ""
     assert found.facts["stage"] == "sft"
-    assert fact in found.facts
+    assert ("adapters" in found.facts) == adapters
+
+
+def test_a_look_at_conversations_tells_the_steps_of_epochs_and_what_is_held_out_and_trained_on(base, tmp_path):
+    own = [f"model.source={base}", f"output={tmp_path / 'run'}"]
+    own += [f"data.{part}={CONVERSATIONS}" for part in ("train", "validation")]
+    config = load_run(TrainingConfig, EXAMPLES / "tiny_sft.yaml", own).config
+    seen = preview_data(config, 2)
+    assert seen is not None
+    assert seen.warnings[-1] == "22 of 22 held-out samples are in the training data too, word for word"
+    assert seen.steps == 13
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,22 @@ def test_a_trained_folder_writes_on_and_is_converted(command, run_folder, tmp_pa
     assert (tmp_path / "bf16" / "model.safetensors").exists()
 
 
+def test_a_run_folder_named_as_a_model_is_answered_with_the_folder_that_is_meant(command, run_folder):
+    status, _, error = command("generate", run_folder, "--prompt", "A")
+    assert (status, f"did you mean {run_folder / 'hf'}?" in error) == (2, True)
+
+
+def test_a_taken_place_is_refused_before_the_source_is_read(command, run_folder):
+    status, _, error = command("convert", run_folder / "nothing", run_folder)
+    assert (status, "--overwrite" in error) == (2, True)
+
+
+def test_eval_names_its_option_for_the_key_of_the_text(command, run_folder, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"body": "some text"}\n')
+    status, _, error = command("eval", run_folder / "hf", "--data", tmp_path / "a.jsonl")
+    assert (status, "set --text-key to" in error, "data.text_key" in error) == (2, True, False)
+
+
 def test_another_optimizer_for_the_same_folder_is_refused_with_both_values(command, run_folder):
     status, _, error = command(
         "train", EXAMPLES / "tiny.yaml", *FILES, f"output={run_folder}", "train.steps=6", "train.lr=1e-3"
@@ -115,7 +131,7 @@ def test_text_is_prepared_ahead_and_trained_on_by_its_prefix(command, tmp_path):
         "preprocess", EXAMPLES / "tiny.txt", "--output", tmp_path / "tiny", "--tokenizer", "bytes"
     )
     assert status == 0
-    assert "1 documents, 7,037 tokens" in said
+    assert "1 document, 7,037 tokens" in said
     prepared = [f"data.train={tmp_path / 'tiny'}", "train.steps=6"]
     status, said, error = command("check", EXAMPLES / "tiny.yaml", *prepared, f"output={tmp_path / 'run'}")
     assert (status, error) == (0, ""), error

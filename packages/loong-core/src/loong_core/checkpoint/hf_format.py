@@ -73,6 +73,13 @@ def read_header(file: Path) -> tuple[dict[str, StoredTensor], list[Fault]]:
         for name, stored in found.items()
         if stored.dtype in DTYPES and stored.end - stored.begin != prod(stored.shape) * DTYPES[stored.dtype].itemsize
     ]
+    reached = 8 + length
+    for name, stored in sorted(found.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if stored.begin != reached:
+            what = f"{name} begins at byte {stored.begin}, where the tensor before it ends at {reached}"
+            faults.append(Fault(where, what, _COPY_AGAIN))
+            break
+        reached = stored.end
     promised = max((stored.end for stored in found.values()), default=8 + length)
     if size != promised:
         what = "truncated" if size < promised else "longer than it says"
@@ -105,4 +112,6 @@ _COPY_AGAIN = "copy or download the file again"
 
 def _stored(file: Path, entry: dict, data_start: int) -> StoredTensor:
     begin, end = entry["data_offsets"]
-    return StoredTensor(file, entry["dtype"], tuple(entry["shape"]), data_start + begin, data_start + end)
+    return StoredTensor(
+        file, str(entry["dtype"]), tuple(map(int, entry["shape"])), data_start + begin, data_start + end
+    )

@@ -147,6 +147,13 @@ class HFFolder:
         """Every stored tensor, and every fault of the files."""
         index = self.path / INDEX_FILE
         indexed: dict[str, str] = read_json(index).get("weight_map", {}) if index.is_file() else {}
+        plain = isinstance(indexed, dict) and all(
+            isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name
+            for name in indexed.values()
+        )
+        if not plain:
+            what = "its weight_map is not a mapping of tensor names to safetensors files beside it"
+            raise UserError(f"{index}: {what}; copy or download the file again")
         files = sorted(self.path / name for name in set(indexed.values())) or sorted(self.path.glob("*.safetensors"))
         if not files:
             raise UserError(_no_weights(self.path))

@@ -116,14 +116,18 @@ class FolderWriter:
         self.partial = self.folder.with_name(f".{self.folder.name}.partial")
         self._replace = replace
 
+    @property
+    def taken(self) -> bool:
+        """Whether something is at the folder's place: a file, or a folder that is not empty."""
+        return self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
+
     def begin(self) -> None:
         """Make the hidden folder, empty.
 
         Raises:
             UserError: if the place is taken.
         """
-        taken = self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
-        if taken and not self._replace:
+        if self.taken and not self._replace:
             raise UserError(f"{self.folder} exists and is not empty: choose another folder or remove it")
         shutil.rmtree(self.partial, ignore_errors=True)
         self.partial.mkdir(parents=True)

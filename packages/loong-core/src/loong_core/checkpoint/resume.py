@@ -150,6 +150,9 @@ class Checkpointer:
         path = step_folder(self.folder, step)
         if not path.exists():
             return False
+        if not (path / MANIFEST).is_file():  # never published, or damaged: nothing that a run can resume from
+            path.rename(path.with_name(f"{path.name}.incomplete-{time.time_ns()}"))
+            return False
         there = ResumeFolder(path).manifest
         if all(there.get(key) == manifest[key] for key in ("step", "updates", "extra")):
             return True

@@ -147,6 +147,9 @@ def write_index(folder: Path, files: Iterable[WrittenFile]) -> WrittenFile:
     return write_json(folder / INDEX, {key: asdict(stored) for key, stored in merged.items()})
 
 
+_MANIFEST_KEYS = frozenset({"format", "step", "updates", "world_size", "extra", "files"})
+
+
 class ResumeFolder:
     """A published checkpoint, open for reading.
 
@@ -166,9 +169,13 @@ class ResumeFolder:
             raise UserError(f"checkpoint {path} {what}{_instead_of(path)}") from None
         except ValueError as error:
             raise UserError(f"checkpoint {path}: {MANIFEST} is damaged ({error}){_instead_of(path)}") from None
-        if self.manifest.get("format") != FORMAT:
+        if not isinstance(self.manifest, dict) or not self.manifest.keys() >= _MANIFEST_KEYS:
+            missing = sorted(_MANIFEST_KEYS - set(self.manifest if isinstance(self.manifest, dict) else ()))
+            what = f"{MANIFEST} is damaged (without {', '.join(missing)})"
+            raise UserError(f"checkpoint {path}: {what}{_instead_of(path)}")
+        if self.manifest["format"] != FORMAT:
             raise UserError(
-                f"checkpoint {path}: format {self.manifest.get('format')!r} is not {FORMAT!r}, which this version "
+                f"checkpoint {path}: format {self.manifest['format']!r} is not {FORMAT!r}, which this version "
                 "reads; resume with the version that wrote it"
             )
         self._maps: dict[str, Tensor] = {}
@@ -289,7 +296,8 @@ def step_folder(folder: Path, step: int) -> Path:
 
 def published(folder: Path) -> list[Path]:
     """The published checkpoints below a folder, oldest first. What has no manifest is none."""
-    return sorted(path for path in folder.glob("step-*") if (path / MANIFEST).is_file())
+    steps = (path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit())
+    return sorted(path for path in steps if (path / MANIFEST).is_file())
 
 
 def _instead_of(path: Path) -> str:

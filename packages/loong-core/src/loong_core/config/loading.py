@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from loong_core.config.files import missing_file
 from loong_core.config.section import REQUIRED, Section, expand_shorthand, field_section, valid_keys
 from loong_core.config.yaml_text import parse_document, parse_value
-from loong_core.errors import Fault
+from loong_core.errors import ConfigError, Fault
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,26 @@ class Loaded[Config: Section]:
 def load_run[Config: Section](
     config_class: type[Config], path: str | Path | None, overrides: Sequence[str] = ()
 ) -> Loaded[Config]:
-    """Read the run file at `path` (None: only overrides) and lay `key.path=value` overrides over it."""
+    """Read the run file at `path` (None: only overrides) and lay `key.path=value` overrides over it.
+
+    Raises:
+        ConfigError: there is no such file, or nothing in it can be read: what else a run lacks is then not known.
+    """
     faults: list[Fault] = []
     values: dict[str, Any] = {}
     if path is not None:
         if (fault := missing_file(str(path), str(path))) is not None:
-            faults.append(fault)
-        elif Path(path).is_dir():
-            faults.append(Fault(str(path), "is a folder", "name the run's YAML file"))
-        else:
-            values, faults = parse_document(Path(path).read_text(encoding="utf-8"), str(path))
+            raise ConfigError([fault])
+        if Path(path).is_dir():
+            raise ConfigError([Fault(str(path), "is a folder", "name the run's YAML file")])
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            what = f"is not a text file in UTF-8 (byte {error.start} is {error.object[error.start]:#04x})"
+            raise ConfigError([Fault(str(path), what, "name the run's YAML file")]) from None
+        values, faults = parse_document(text, str(path))
+        if faults and not values:
+            raise ConfigError(faults)
     for override in overrides:
         fault = _override(config_class, values, override)
         faults += [fault] if fault else []

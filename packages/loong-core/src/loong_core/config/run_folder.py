@@ -37,6 +37,12 @@ class RunFolder:
         """Resume checkpoints."""
         return self.root / "checkpoints"
 
+    def after_a_crash(self) -> str:
+        """What to do when a run has ended without saving."""
+        last = max((path.parent for path in self.checkpoints.glob("step-*/manifest.json")), default=None)
+        where = f"the last checkpoint, {last}" if last else "the start: there is no checkpoint yet"
+        return f"give the same command again to resume from {where}"
+
     @property
     def hf(self) -> Path:
         """The trained model in Hugging Face form, written at the end."""

@@ -128,12 +128,12 @@ class CheckpointSection(Section):
     """Checkpoints to resume from, in `checkpoints/` of the run folder; the last step's is always saved.
 
     Attributes:
-        every: steps from one to the next; only the last step's where not given.
+        every: steps from one to the next; null saves only the last step's.
         keep: how many are kept.
         asynchronous: whether training goes on while one is written.
     """
 
-    every: Count | None = None
+    every: Count | None = 500
     keep: Count = 2
     asynchronous: bool = True
 

@@ -26,25 +26,38 @@ def parse_value(text: str) -> Any:
 
 def parse_document(text: str, where: str) -> tuple[dict[str, Any], list[Fault]]:
     """The mapping that `text` holds, and what is wrong with it as YAML. `where` names the file."""
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return {}, []
         if not isinstance(node, yaml.MappingNode):
             return {}, [Fault(where, "is not a mapping of keys to values", "write `key: value` lines")]
-        return loader.construct_document(node), _duplicates(node, "")
+        duplicates = _duplicates(node, "", set(), ())
+        return loader.construct_document(node), duplicates
+    except RecursionError:
+        return {}, [Fault(where, "is nested too deeply, or an alias is inside what it names", "write it out")]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}:{mark.line + 1}" if mark else where
         return {}, [Fault(place, f"is not YAML: {getattr(error, 'problem', None) or error}")]
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
-def _duplicates(node: yaml.Node, prefix: str) -> list[Fault]:
+def _duplicates(node: yaml.Node, prefix: str, seen: set[int], above: tuple[int, ...]) -> list[Fault]:
+    """Keys given twice. Aliases lead again to nodes already `seen`; one that leads to a node `above` never ends."""
+    if id(node) in above:
+        raise RecursionError
+    if id(node) in seen:
+        return []
+    seen.add(id(node))
+    above = (*above, id(node))
     if isinstance(node, yaml.SequenceNode):
-        return [fault for index, item in enumerate(node.value) for fault in _duplicates(item, f"{prefix}{index}.")]
+        items = enumerate(node.value)
+        return [fault for index, item in items for fault in _duplicates(item, f"{prefix}{index}.", seen, above)]
     if not isinstance(node, yaml.MappingNode):
         return []
     faults: list[Fault] = []
@@ -55,5 +68,5 @@ def _duplicates(node: yaml.Node, prefix: str) -> list[Fault]:
             what = f"is given twice, in lines {first_line[key.value]} and {line}"
             faults.append(Fault(prefix + key.value, what, "keep one"))
         first_line.setdefault(key.value, line)
-        faults += _duplicates(value, f"{prefix}{key.value}.")
+        faults += _duplicates(value, f"{prefix}{key.value}.", seen, above)
     return faults

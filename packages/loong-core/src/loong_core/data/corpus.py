@@ -26,6 +26,7 @@ from loong_core.data.stream import Stream
 from loong_core.data.token_store import TokenStore, TokenWriter, open_store, published_folder
 from loong_core.data.tokenize import TextEncoder, tokenize
 from loong_core.errors import UserError
+from loong_core.wording import counted
 
 _SPLIT_KEY = 20
 """Decides which documents are held out; apart from the run's seed, so that two seeds are judged by the same text."""
@@ -97,13 +98,15 @@ class Corpus:
         found = []
         for store in [store for source in self.train for store in source.stores] + self._held_out:
             if store.empty_documents:
-                found.append(f"{store.name}: {store.empty_documents:,} documents without text were left out")
+                found.append(f"{store.name}: {counted(store.empty_documents, 'document')} without text left out")
         trained = [store for source in self.train for store in source.stores]
         if self._held_out and sum(store.total_tokens for store in trained) <= _SEARCHED_TOKENS:
             shared = shared_documents(trained, self._held_out)
             if shared:
                 total = sum(len(store) for store in self._held_out)
-                found.append(f"{shared:,} of {total:,} held-out documents are in the training data too, word for word")
+                found.append(
+                    f"{shared:,} of {counted(total, 'held-out document')} also in the training data, word for word"
+                )
         return found
 
     def stream(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from loong_core.device.protocol import Availability, Capabilities, Device, MemoryFigures
 from loong_core.errors import UserError
+from loong_core.wording import counted
 
 _MATMUL_SIZE = 768
 _MATMUL_TRIALS = 8
@@ -55,7 +56,7 @@ class CpuDevice(Device):
 
     def availability(self) -> Availability:
         """Always available."""
-        return Availability(True, f"{processor_name()}, {torch.get_num_threads()} threads")
+        return Availability(True, f"{processor_name()}, {counted(torch.get_num_threads(), 'thread')}")
 
     def bind(self, local_rank: int) -> torch.device:
         """Every rank shares the one host."""

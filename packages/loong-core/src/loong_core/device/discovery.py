@@ -51,6 +51,8 @@ class Selection:
 
     device: Device
     why: str
+    short: str = ""
+    """The same without what was passed over: `cpu, chosen automatically (AMD EPYC, 2 threads)`."""
 
 
 def discover() -> list[Found]:
@@ -90,7 +92,7 @@ def select(name: str | None = None) -> Selection:
         verb = "is unavailable" if match.state == "unavailable" else "cannot be loaded"
         usable = ", ".join(each.name for each in found if each.state == "available")
         raise UserError(f"device {name!r} ({source}; {match.origin}) {verb}: {match.reason}. Available here: {usable}")
-    return Selection(match.device, f"{name}, {source}: {match.reason}")
+    return Selection(match.device, f"{name}, {source}: {match.reason}", f"{name}, {source} ({match.reason})")
 
 
 def apply_environment(device: Device) -> dict[str, str]:
@@ -164,7 +166,8 @@ def _automatic(found: Iterable[Found]) -> Selection:
     for each in order:
         if each.state == "available" and each.device is not None:
             because = f"; not {'; not '.join(passed)}" if passed else ""
-            return Selection(each.device, f"{each.name}, chosen automatically: {each.reason}{because}")
+            why = f"{each.name}, chosen automatically"
+            return Selection(each.device, f"{why}: {each.reason}{because}", f"{why} ({each.reason})")
         passed.append(f"{each.name} ({each.reason.split(';')[0]})")
     raise UserError("no device is available, not even the cpu: " + "; ".join(passed))
 

@@ -80,8 +80,9 @@ class Attention(nn.Module):
         Returns:
             As `x`.
         """
-        x = gather_tokens(x, self.axis, batch.tokens.shape[0])
-        q, k, v = self._project(x, rotation)  # [tokens, heads, head_dim], [tokens, kv_heads, head_dim] twice
+        q, k, v = self._project(
+            x, batch.tokens.shape[0], rotation
+        )  # [tokens, heads, head_dim], [tokens, kv_heads, head_dim] twice
         if cache is not None:
             mixed = cache.attend(self.layer, q, k, v, batch, self.scale)
         else:
@@ -102,14 +103,14 @@ class Attention(nn.Module):
             mixed = packed_attention(q, k, v, batch.cu_seqlens, batch.max_seqlen, scale=self.scale)
         return mixed if share is None else exchange_for_tokens(mixed, self.ulysses, share)
 
-    def _project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """This rank's heads of all tokens, `[tokens, hidden_size]`: rotated queries and keys, and values."""
+    def _project(self, x: Tensor, tokens: int, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """This rank's heads of all tokens: rotated queries and keys, and values; `x` is this rank's run of tokens."""
         q_weight = k_weight = None
         if self.query_norm is not None and self.key_norm is not None:
             q_weight, k_weight = self.query_norm(), self.key_norm()
         if self.fused:
             return qk_norm_rotary(
-                self.qkv(x),
+                self.qkv.of_runs(x, tokens),
                 *rotation,
                 heads=self.heads,
                 kv_heads=self.kv_heads,
@@ -117,6 +118,7 @@ class Attention(nn.Module):
                 k_weight=k_weight,
                 eps=self.norm_eps,
             )
+        x = gather_tokens(x, self.axis, tokens)  # once for both
         q = self.query(x).unflatten(-1, (-1, self.head_dim))
         k, v = self.key_value(x).unflatten(-1, (2, self.kv_heads, self.head_dim)).unbind(1)
         if q_weight is not None and k_weight is not None:

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from loong_core.nn.decoder_config import FeedForwardConfig
 from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear
-from loong_core.parallel.collectives import gather_tokens
 from loong_core.parallel.context import ParallelContext
 from loong_kernels import swiglu
 
@@ -23,11 +22,10 @@ class FeedForward(nn.Module):
             raise ValueError(
                 f"layout.tensor={context.tensor.size} does not divide intermediate_size {config.intermediate_size}"
             )
-        self.axis = context.tensor
         local = config.intermediate_size // context.tensor.size
         self.gate_up = ColumnParallelLinear(hidden_size, 2 * local, config.bias, context, dtype)
         self.down = RowParallelLinear(local, hidden_size, config.bias, context, dtype)
 
     def forward(self, x: Tensor, tokens: int, record: object = None) -> Tensor:
         """Transform this rank's run of `tokens` tokens, `[tokens / tensor, hidden_size]`; nothing is recorded."""
-        return self.down(swiglu(self.gate_up(gather_tokens(x, self.axis, tokens))))
+        return self.down(swiglu(self.gate_up.of_runs(x, tokens)))

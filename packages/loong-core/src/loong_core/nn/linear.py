@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from loong_core.nn.main_gradient import main_gradient
-from loong_core.parallel.collectives import copy_to_all, sum_to_tokens
+from loong_core.nn.overlapped_linear import gathered_linear, scattered_linear
+from loong_core.parallel.collectives import copy_to_all, gather_tokens
 from loong_core.parallel.context import ALONE, Axis, ParallelContext
 from loong_kernels import linear
 
@@ -35,7 +36,8 @@ def share(parameter: nn.Parameter, dim: int, context: ParallelContext, *, counte
 class ColumnParallelLinear(nn.Module):
     """`x W^T + b` for this tensor rank's rows of `W`: `[tokens, in_features]` to `[tokens, local_out_features]`.
 
-    The caller gathers the tokens first (`gather_tokens`), once for all layers that read them.
+    The caller gathers the tokens first (`gather_tokens`), once for all layers that read them; a layer that alone reads
+    them gathers them itself (`of_runs`), behind its products.
 
     Args:
         in_features: width of the input, whole on every rank.
@@ -56,6 +58,7 @@ class ColumnParallelLinear(nn.Module):
         replicas: Axis = ALONE,
     ) -> None:
         super().__init__()
+        self.axis = context.tensor
         self.replicas = replicas
         first = replicas.rank == 0
         weight = torch.empty(local_out_features, in_features, device=context.device, dtype=dtype)
@@ -70,6 +73,21 @@ class ColumnParallelLinear(nn.Module):
         bias = None if self.bias is None else copy_to_all(self.bias, self.replicas)
         weight = copy_to_all(self.weight, self.replicas)
         return linear(x, weight, bias, weight_grad_into=main_gradient(weight))
+
+    def of_runs(self, x: Tensor, tokens: int) -> Tensor:
+        """Multiply the tensor ranks' runs of tokens, joined.
+
+        Args:
+            x: `[tokens / tensor, in_features]`, this rank's run.
+            tokens: how many there are in all.
+        """
+        if self.axis.size == 1:
+            return self(x)
+        if self._forward_hooks or self.replicas.size > 1:
+            # Whoever else reads the input (an adapter), or communicates in backward (copies), wants it gathered.
+            return self(gather_tokens(x, self.axis, tokens))
+        into = main_gradient(self.weight)
+        return gathered_linear(x, self.weight, self.bias, self.axis, tokens, weight_grad_into=into)
 
 
 class RowParallelLinear(nn.Module):
@@ -93,5 +111,9 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply `x`, `[tokens, local_in_features]`."""
-        y = sum_to_tokens(linear(x, self.weight, weight_grad_into=main_gradient(self.weight)), self.axis)
+        into = main_gradient(self.weight)
+        if self.axis.size == 1:
+            y = linear(x, self.weight, weight_grad_into=into)
+        else:
+            y = scattered_linear(x, self.weight, self.axis, weight_grad_into=into)
         return y if self.bias is None else y + self.bias

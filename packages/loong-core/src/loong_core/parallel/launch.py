@@ -23,6 +23,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
+from loong_core.parallel.console_errors import ConsoleErrors
 from loong_core.parallel.ranks import RankPlace, initialise_from_env, leave
 
 __all__ = ["RankPlace", "die_with_parent", "initialise_from_env", "launch", "leave"]
@@ -43,13 +44,16 @@ def launch(
     *,
     log_dir: Path | None = None,
     environ: Mapping[str, str] | None = None,
+    advice: Callable[[], str] | None = None,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> int:
     """Run `command` as `nproc` ranks of this machine and wait for all of them.
 
-    Rank 0 keeps the console; the output of the others goes to `rank-N.log`. SIGTERM and SIGINT are passed on to every
-    rank, which is expected to save and end with 128 + N; a second SIGINT kills them. When a rank crashes the others get
-    `GRACE_SECONDS` to notice by themselves and are then killed. Ranks get SIGTERM if this process dies.
+    Rank 0 keeps the console; the output of the others goes to `rank-N.log`. A traceback of rank 0 is held back until it
+    is known whether it is the cause: where another rank was killed it goes to `rank-0.log` instead.
+    SIGTERM and SIGINT are passed on to every rank, which is expected to save and end with 128 + N; a second SIGINT
+    kills them. When a rank crashes the others get `GRACE_SECONDS` to notice by themselves and are then killed. Ranks
+    get SIGTERM if this process dies.
 
     Args:
         command: argument vector; a rank knows that it is one by RANK in its environment.
@@ -57,6 +61,7 @@ def launch(
         log_dir: folder for `rank-N.log`, created if missing; without one all ranks write to the console.
         environ: environment of the ranks, this process's by default. OMP_NUM_THREADS is set to an even share of the
             cores where the user has not set it.
+        advice: what the user should do after a crash; asked for when it has happened.
         say: what tells the user that a rank failed.
 
     Returns:
@@ -67,7 +72,7 @@ def launch(
         log_dir.mkdir(parents=True, exist_ok=True)
     places = _environments(nproc, os.environ if environ is None else environ)
     logs = [log_dir / f"rank-{rank}.log" if log_dir and rank else None for rank in range(nproc)]
-    with _Watch(say) as watch:
+    with _Watch(say, advice, ConsoleErrors(log_dir) if nproc > 1 else None) as watch:
         for place, log in zip(places, logs, strict=True):
             watch.start(command, place, log)
         return watch.wait()
@@ -98,11 +103,14 @@ class _Watch:
     """The started ranks, and what has happened to them."""
 
     say: Callable[[str], None]
+    advice: Callable[[], str] | None = None
+    errors: ConsoleErrors | None = None
     processes: list[subprocess.Popen] = field(default_factory=list)
     logs: list[Path | None] = field(default_factory=list)
     forwarded: Counter[int] = field(default_factory=Counter)
     first_failure: tuple[int, int] | None = None
     deadline: float | None = None
+    _crash: tuple[int, int] | None = None
     _restore: dict[int, Any] = field(default_factory=dict)
 
     def __enter__(self) -> _Watch:
@@ -124,18 +132,21 @@ class _Watch:
         os.close(self._wake_write)
         for number, handler in self._restore.items():
             signal.signal(number, handler)
+        if self.errors is not None:
+            self.errors.close()
 
     def start(self, command: Sequence[str], environ: dict[str, str], log: Path | None) -> None:
         """Start the next rank, in a session of its own: the terminal's Ctrl-C then reaches the launcher alone."""
         with contextlib.ExitStack() as stack:
             output = stack.enter_context(log.open("a")) if log else None
+            errors = self.errors.write_end if self.errors is not None and not self.processes else None
             self.processes.append(
                 subprocess.Popen(
                     list(command),
                     env=environ,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
-                    stderr=subprocess.STDOUT if output else None,
+                    stderr=subprocess.STDOUT if output else errors,
                     start_new_session=True,
                     preexec_fn=die_with_parent,
                 )
@@ -149,29 +160,38 @@ class _Watch:
             handles = {os.pidfd_open(process.pid): rank for rank, process in enumerate(self.processes)}
             for handle in handles:
                 selector.register(handle, selectors.EVENT_READ)
+            if self.errors is not None:
+                selector.register(self.errors.read_end, selectors.EVENT_READ)
             while handles:
                 patience = None if self.deadline is None else max(0.0, self.deadline - monotonic())
                 ready = selector.select(patience)
                 if not ready and self.deadline is not None:
                     self._kill_stragglers()
-                for key, _ in ready:
-                    if key.fd == self._wake_read:
-                        os.read(self._wake_read, 4096)
-                        continue
-                    selector.unregister(key.fd)
-                    os.close(key.fd)
-                    self._ended(handles.pop(key.fd))
+                if self.errors is not None:
+                    self.errors.read()
+                if any(key.fd == self._wake_read for key, _ in ready):
+                    os.read(self._wake_read, 4096)
+                ended = [key.fd for key, _ in ready if key.fd in handles]
+                for handle in ended:
+                    selector.unregister(handle)
+                    os.close(handle)
+                # A rank that was killed is the cause of what the others that ended meanwhile ran into.
+                ranks = [(self.processes[handles[handle]].wait(), handles.pop(handle)) for handle in ended]
+                for status, rank in sorted(ranks, key=lambda each: not _was_killed(each[0])):
+                    self._ended(rank, status)
+        self._conclude()
         return self.first_failure[1] if self.first_failure else 0
 
-    def _ended(self, rank: int) -> None:
-        status = self.processes[rank].wait()
+    def _ended(self, rank: int, status: int) -> None:
         if status == 0:
             return
         orderly = status in _ORDERLY_STATUSES
         if self.first_failure is None:
             self.first_failure = (rank, status if status > 0 else 128 - status)
-            if not self.forwarded or not orderly:
+            if orderly and not self.forwarded:
                 self._tell(rank, status, orderly)
+            elif not orderly:
+                self._crash = (rank, status)
         if not (orderly and self.forwarded):
             seconds = ORDERLY_SECONDS if orderly else GRACE_SECONDS
             self.deadline = min(self.deadline or float("inf"), monotonic() + seconds)
@@ -181,13 +201,25 @@ class _Watch:
         log = self.logs[rank]
         if rank == 0 and orderly:
             return  # it has said why on the console
-        text = f"rank {rank} of {len(self.processes)} {how}"
-        if len(self.processes) > 1:
-            text += "; the other ranks are ended too" if not orderly else ""
         if log is not None:
             lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-            text += f". The end of {log}:\n" + "\n".join(f"  {line}" for line in lines)
+            self.say(f"the end of {log}:\n" + "\n".join(f"  {line}" for line in lines))
+        text = f"rank {rank} of {len(self.processes)} {how}"
+        if status == -signal.SIGKILL:
+            text += ", as the system does when memory runs out"
+        if len(self.processes) > 1:
+            text += "; the other ranks were ended too" if not orderly else ""
         self.say(text)
+
+    def _conclude(self) -> None:
+        """Once all have ended: what is held back, and as the last lines the cause of a crash and what to do."""
+        if self.errors is not None:
+            self.errors.read()
+            self.errors.settle(is_cause=self._crash is None or self._crash[0] == 0 or not _was_killed(self._crash[1]))
+        if self._crash is not None:
+            self._tell(*self._crash, orderly=False)
+            if self.advice is not None:
+                self.say(self.advice())
 
     def _kill_stragglers(self) -> None:
         self.deadline = None
@@ -204,6 +236,11 @@ class _Watch:
                 process.send_signal(signal.SIGKILL if final else number)
 
 
-def relaunch_as_ranks(nproc: int, log_dir: Path | None = None) -> NoReturn:
-    """End this process with the status of its own command line, run as `nproc` ranks."""
-    sys.exit(launch([sys.executable, *sys.orig_argv[1:]], nproc, log_dir=log_dir))
+def _was_killed(status: int) -> bool:
+    """Whether a signal ended a rank that does not send itself one: communication libraries abort after an error."""
+    return status < 0 and status != -signal.SIGABRT
+
+
+def relaunch_as_ranks(nproc: int, log_dir: Path | None = None, advice: Callable[[], str] | None = None) -> NoReturn:
+    """End this process with the status of its own command line, run as `nproc` ranks; `advice` is for a crash."""
+    sys.exit(launch([sys.executable, *sys.orig_argv[1:]], nproc, log_dir=log_dir, advice=advice))

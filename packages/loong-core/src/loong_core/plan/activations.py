@@ -69,8 +69,8 @@ def block_input(hidden: int, share: Share) -> float:
 
 
 def _normed(hidden: int, share: Share) -> float:
-    """A norm's input, and what the matrix after it saves: its output, gathered from the tensor ranks."""
-    return (share.local_tokens + share.tokens) * hidden * share.element
+    """A norm's input, and what the matrix after it saves: its output, which tensor ranks gather anew in backward."""
+    return 2 * share.local_tokens * hidden * share.element
 
 
 def _attention(config: AttentionConfig, hidden: int, share: Share, backward: _Backward) -> float:
@@ -82,6 +82,10 @@ def _attention(config: AttentionConfig, hidden: int, share: Share, backward: _Ba
     mixed = tokens * query * element
     log_sums = tokens * query // config.head_dim * FLOAT32
     saved = _normed(hidden, share) + projected + rotated + mixed + log_sums
+    gathered = whole if share.tensor > 1 else 0
+    if config.num_kv_heads < share.tensor:
+        # Two matrices read the gathered tokens, and these are kept.
+        saved, gathered = saved + whole - share.local_tokens * hidden * element, 0
     if share.ulysses > 1:
         # What was exchanged is saved in place of what was rotated, and the result on either side of its exchange.
         exchanged = tokens * share.exchanged_width(config) * element
@@ -92,7 +96,8 @@ def _attention(config: AttentionConfig, hidden: int, share: Share, backward: _Ba
     backward.free(tokens * query * FLOAT32, mixed, mixed, rotated, log_sums)
     backward.take(projected)
     backward.free(projected)
-    backward.take(whole)
+    backward.take(whole, gathered)
+    backward.free(gathered)
     return saved
 
 
@@ -105,8 +110,8 @@ def _feed_forward(width: int, hidden: int, share: Share, backward: _Backward) ->
     backward.free(gathered, product)  # what was saved of the product goes, its gradient stays
     backward.take(gate_up)
     backward.free(gate_up, product)
-    backward.take(whole)
-    backward.free(gate_up, whole)
+    backward.take(whole, gathered)
+    backward.free(gate_up, whole, gathered)
     return _normed(hidden, share) + gate_up + product
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import GIB, Cluster
@@ -26,6 +26,7 @@ class Request:
         freedom: what a search may choose.
         serves: tells what keeps a layout from serving the model.
         rates: measured constants.
+        layout: the run file's, to which what is found is told as changes.
     """
 
     work: Workload
@@ -33,6 +34,12 @@ class Request:
     freedom: Freedom
     serves: Serves
     rates: Rates
+    layout: Layout = field(default_factory=Layout)
+
+    def changes(self, candidate: Candidate) -> str:
+        """What to add to the command for the run to be as the candidate."""
+        changed = overrides(candidate, self.layout, self.work.micro_batch_size)
+        return changed or "the layout of the run file"
 
     def evaluate(self, layout: Layout, *, timed: bool = False) -> Candidate:
         """One layout that serves, with the run's own microbatch."""
@@ -64,7 +71,7 @@ def impossible(request: Request, found: Found) -> str:
     closest = found.closest
     what = (
         f"no layout of {where} holds this run: the least that a device must have is {closest.needed / GIB:.1f} GiB "
-        f"({overrides(closest)}), {request.cluster.accelerator.name} has "
+        f"({request.changes(closest)}), {request.cluster.accelerator.name} has "
         f"{request.cluster.accelerator.memory / GIB:.1f} GiB; of it {memory_words(closest.memory)}"
     )
     ways = [f"  - {way}" for way in nearest(request)]
@@ -79,24 +86,28 @@ def nearest(request: Request) -> Iterator[str]:
         for size in smaller:
             tried = replace(request, freedom=replace(freedom, micro_batches=(size,)))
             if candidate := tried.first_fitting():
-                yield f"{overrides(candidate)}: the largest microbatch that fits, in {candidate.needed / GIB:.1f} GiB"
+                yield f"{request.changes(candidate)}: the largest microbatch that fits, in {_gib(candidate)}"
                 break
     free = replace(request, freedom=replace(freedom, fixed={}))
     if freedom.fixed and (candidate := free.first_fitting()):
-        yield f"{overrides(candidate)}: another layout, in {candidate.needed / GIB:.1f} GiB"
+        yield f"{request.changes(candidate)}: another layout, in {_gib(candidate)}"
     if "full" not in freedom.recompute:
         tried = replace(request, freedom=replace(freedom, recompute=("full",)))
         if candidate := tried.first_fitting():
-            yield f"{overrides(candidate)}, recomputing each block in backward, in {candidate.needed / GIB:.1f} GiB"
+            yield f"{request.changes(candidate)}, recomputing each block in backward, in {_gib(candidate)}"
     if smallest := _smallest_cluster(request) or _smallest_cluster(free):
         cluster, candidate = smallest
-        yield f"{describe_cluster(cluster)}: {overrides(candidate)}, in {candidate.needed / GIB:.1f} GiB"
+        yield f"{describe_cluster(cluster)}: {request.changes(candidate)}, in {_gib(candidate)}"
     halved = work.sequence_length // 2
     while not smallest and halved >= SHORTEST_SEQUENCE:
         if candidate := replace(request, work=replace(work, sequence_length=halved)).first_fitting():
-            yield f"data.sequence_length={halved} {overrides(candidate)}, in {candidate.needed / GIB:.1f} GiB"
+            yield f"data.sequence_length={halved} and {request.changes(candidate)}, in {_gib(candidate)}"
             break
         halved //= 2
+
+
+def _gib(candidate: Candidate) -> str:
+    return f"{candidate.needed / GIB:.1f} GiB"
 
 
 def _batch(request: Request, found: Found) -> str:

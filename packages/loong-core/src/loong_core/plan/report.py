@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -13,6 +14,7 @@ from loong_core.plan.search import Candidate, Found
 from loong_core.plan.workload import Workload
 
 _NAMED_LIMITS = 2
+_DEGREES = tuple(field.name for field in fields(Layout))
 
 
 def describe_cluster(cluster: Cluster) -> str:
@@ -30,18 +32,23 @@ def describe_workload(work: Workload) -> str:
     )
 
 
-def overrides(candidate: Candidate) -> str:
-    """What to write on a command line to run so: the degrees above 1, and the microbatch."""
-    layout = candidate.layout
-    chosen = [f"layout.{name}={value}" for name, value in changed_degrees(layout).items()]
-    return " ".join([*chosen, f"train.micro_batch_size={candidate.work.micro_batch_size}"])
+def overrides(candidate: Candidate, layout: Layout, micro_batch_size: int) -> str:
+    """What to write on a command line, after a run file with this layout and microbatch, to run as the candidate does.
+
+    Every key that must differ is there, also where the candidate has the default; empty if none must.
+    """
+    degrees = {name: (getattr(candidate.layout, name), getattr(layout, name)) for name in _DEGREES}
+    changed = [f"layout.{name}={_as_value(new)}" for name, (new, old) in degrees.items() if new != old]
+    if candidate.work.micro_batch_size != micro_batch_size:
+        changed.append(f"train.micro_batch_size={candidate.work.micro_batch_size}")
+    return " ".join(changed)
 
 
-def changed_degrees(layout: Layout) -> dict[str, Any]:
-    """Fields of a layout that are not at their default."""
-    default = Layout()
-    values = {field.name: getattr(layout, field.name) for field in fields(Layout)}
-    return {name: value for name, value in values.items() if value != getattr(default, name)}
+def _as_value(degree: int | Sequence[int] | None) -> str:
+    """As an override has it: without blanks, which would end it."""
+    if isinstance(degree, Sequence):
+        return f"[{','.join(map(str, degree))}]"
+    return "null" if degree is None else str(degree)
 
 
 def limits(candidate: Candidate) -> str:
@@ -83,8 +90,20 @@ def table(found: Found, cluster: Cluster, top: int, own: Candidate | None = None
     return "\n".join(lines)
 
 
-def as_object(work: Workload, cluster: Cluster, found: Found, top: int, own: Candidate | None = None) -> dict[str, Any]:
-    """The same for programs: bytes, seconds, tokens a second of one accelerator."""
+def as_object(
+    work: Workload,
+    cluster: Cluster,
+    found: Found,
+    top: int,
+    own: Candidate | None = None,
+    *,
+    overrides_of: Callable[[Candidate], str],
+) -> dict[str, Any]:
+    """The same for programs: bytes, seconds, tokens a second of one accelerator; `overrides_of`: how to run one."""
+
+    def described(candidate: Candidate) -> dict[str, Any]:
+        return {"overrides": overrides_of(candidate)} | _object(candidate, cluster)
+
     return {
         "device": cluster.accelerator.name,
         "gpus": cluster.size,
@@ -98,8 +117,8 @@ def as_object(work: Workload, cluster: Cluster, found: Found, top: int, own: Can
         "engine": work.engine,
         "layouts_that_serve": found.layouts,
         "layouts_that_fit": len(found.fitting),
-        "layouts": [_object(candidate, cluster) for candidate in found.fitting[:top]],
-        "run_file": None if own is None else _object(own, cluster),
+        "layouts": [described(candidate) for candidate in found.fitting[:top]],
+        "run_file": None if own is None else described(own),
     }
 
 
@@ -135,7 +154,6 @@ def _object(candidate: Candidate, cluster: Cluster) -> dict[str, Any]:
     layout, work = candidate.layout, candidate.work
     made: dict[str, Any] = {
         "layout": {"data": layout.data_for(cluster.size), **asdict(layout)},
-        "overrides": overrides(candidate),
         "micro_batch_size": work.micro_batch_size,
         "microbatches": work.microbatches(layout.data_for(cluster.size)),
         "recompute": work.recompute,

@@ -26,6 +26,7 @@ class RunConsole:
         self._task: TaskID | None = None
         self._first_step = 0
         self._last_step = 0
+        self._total_steps = 0
         self._seconds: list[float] = []
 
     def say(self, text: str) -> None:
@@ -36,9 +37,10 @@ class RunConsole:
             self._log.write(text + "\n")
             self._log.flush()
 
-    def begin(self, step: int, last_step: int) -> None:
-        """The run goes from after `step` to `last_step`."""
+    def begin(self, step: int, last_step: int, total_steps: int | None = None) -> None:
+        """Training goes from after `step` to `last_step`, of `total_steps` if it stops before the end."""
         self._first_step, self._last_step = step, last_step
+        self._total_steps = total_steps or last_step
         if self._silent or not self._console.is_terminal:
             return
         self._bar = Progress(
@@ -49,7 +51,7 @@ class RunConsole:
             TimeRemainingColumn(),
             console=self._console,
         )
-        self._task = self._bar.add_task("training", total=last_step, completed=step, figures="")
+        self._task = self._bar.add_task("training", total=self._total_steps, completed=step, figures="")
         self._bar.start()
 
     def write(self, row: dict[str, Any]) -> None:
@@ -60,7 +62,8 @@ class RunConsole:
             figures = f"loss {row['loss']:.4f}  {_count(row['tokens_per_second'])} tok/s"
             self._bar.update(self._task, completed=step, figures=figures)
         if step % self._every == 0 or step in (self._first_step + 1, self._last_step) or "val_loss" in row:
-            self.say(step_line(row, self._last_step, sum(self._seconds) / len(self._seconds)))
+            left = (self._last_step - step) * sum(self._seconds) / len(self._seconds)
+            self.say(step_line(row, self._total_steps, left))
 
     def close(self) -> None:
         """The bar stays where it is."""
@@ -69,11 +72,11 @@ class RunConsole:
             self._bar = None
 
 
-def step_line(row: dict[str, Any], last_step: int, seconds_per_step: float) -> str:
+def step_line(row: dict[str, Any], total_steps: int, seconds_left: float) -> str:
     """One step's figures as a line."""
     step = row["step"]
     parts = [
-        f"step {step:>{len(str(last_step))}}/{last_step}",
+        f"step {step:>{len(str(total_steps))}}/{total_steps}",
         f"loss {row['loss']:.4f}",
         f"grad {row['grad_norm']:.3g}",
         f"lr {row['lr']:.2e}",
@@ -84,7 +87,7 @@ def step_line(row: dict[str, Any], last_step: int, seconds_per_step: float) -> s
     parts.append(f"mem {row['memory_bytes'] / 2**30:.2f} GiB")
     if row["data_seconds"] > 0.05 * row["step_seconds"]:
         parts.append(f"data wait {row['data_seconds'] / row['step_seconds']:.0%}")
-    parts.append(f"left {duration((last_step - step) * seconds_per_step)}")
+    parts.append(f"left {duration(seconds_left)}")
     if "val_loss" in row:
         parts.append(f"val_loss {row['val_loss']:.4f}")
     if row.get("skipped"):

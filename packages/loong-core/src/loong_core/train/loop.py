@@ -97,7 +97,7 @@ def train(run: Run, work: Work) -> Progress:
     progress = _resume(run, work, checkpoints)
     spikes = SpikeGuard(settings.spike, progress.losses)
     first = progress.step + 1
-    run.reporter.begin(progress.step, last)
+    run.reporter.begin(progress.step, last, total)
     if progress.step >= last:
         run.say(f"nothing to train: the run is at step {progress.step} of {total}")
 
@@ -146,6 +146,11 @@ def train(run: Run, work: Work) -> Progress:
                     checkpoints.finish()
                     raise Interrupted(signal_number)
             checkpoints.finish()
+            if first <= last < total:
+                run.say(
+                    f"stopped after step {last} of {total} as train.stop_at says; saved; "
+                    "the same command without it goes on"
+                )
     except NumericalError as error:
         checkpoints.finish()
         last_good = checkpoints.latest()

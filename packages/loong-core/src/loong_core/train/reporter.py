@@ -28,7 +28,7 @@ class Reporter:
         self._is_first = rank == 0
         self._sinks: list[Any] = []
 
-    def begin(self, step: int, last_step: int) -> None:
+    def begin(self, step: int, last_step: int, total_steps: int | None = None) -> None:
         """Training begins after `step`; rows of later steps, left by a run that was killed, are dropped."""
         if self._is_first:
             metrics = MetricsFile(self._folder.metrics, resume_after=step)
@@ -41,7 +41,7 @@ class Reporter:
         self._sinks.append(self._console)
         for sink in self._sinks:
             self._stack.callback(sink.close)
-        self._console.begin(step, last_step)
+        self._console.begin(step, last_step, total_steps)
 
     def say(self, text: str) -> None:
         """News, in a line."""

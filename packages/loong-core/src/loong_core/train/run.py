@@ -21,6 +21,7 @@ from loong_core.parallel.crew import Crew
 from loong_core.parallel.layout import Layout
 from loong_core.parallel.ranks import RankPlace, initialise_from_env, leave
 from loong_core.train.reporter import Reporter
+from loong_core.wording import counted
 from loong_kernels import registry
 
 
@@ -105,5 +106,6 @@ def open_run(config: RunConfig) -> Iterator[Run]:
         stack.callback(reporter.close)
         selection.device.seed(config.seed)
         selection.device.reset_peak_memory()
-        reporter.say(f"{selection.why}; {place.world_size} rank" + ("s" if place.world_size > 1 else ""))
+        reporter.say(f"{selection.short}; {counted(place.world_size, 'rank')}")
+        reporter.note(selection.why)
         yield Run(config, folder, selection.device, context, place, reporter)

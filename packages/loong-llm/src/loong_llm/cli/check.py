@@ -11,13 +11,22 @@ def check(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     """Check a run file without training: every fault at once (status 2), or what the run would be."""
     from loong_core.config import load_run
     from loong_core.errors import ConfigError
+    from loong_core.wording import counted
     from loong_llm.check import check_run
+    from loong_llm.data_preview import preview_data
     from loong_llm.recipes.training_config import TrainingConfig
 
-    found = check_run(load_run(TrainingConfig, run_file, overrides or ()), nproc)
+    loaded = load_run(TrainingConfig, run_file, overrides or ())
+    found = check_run(loaded, nproc)
     if found.faults:
         raise ConfigError(found.faults)
+    config = loaded.config
+    if (seen := preview_data(config, nproc)) is not None and config.train.steps is None:
+        tokens = seen.steps * config.train.global_batch_size * config.data.sequence_length
+        found.facts["length"] += f" = {counted(seen.steps, 'step')}, {counted(tokens, 'token')}"
     width = max(map(len, found.facts))
     for name, fact in found.facts.items():
         typer.echo(f"{name:<{width}}  {fact}")
+    for warning in seen.warnings if seen is not None else ():
+        typer.echo(f"warning: {warning}")
     typer.echo(f"{run_file}: no faults")

@@ -21,8 +21,12 @@ def convert(
 ) -> None:
     """Write a model as a Hugging Face folder, in another dtype or in files of another size, or from a checkpoint."""
     from loong_core.checkpoint.hf_writer import parse_size
+    from loong_core.wording import counted
     from loong_llm.convert import convert as write
 
     done = write(source, output, step=step, dtype=dtype, max_shard_size=parse_size(max_shard_size), replace=overwrite)
     left = f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
-    typer.echo(f"{done.tensors} tensors, {done.size / 2**20:,.1f} MiB in {done.files} file(s): {done.folder}{left}")
+    typer.echo(
+        f"{counted(done.tensors, 'tensor')}, {done.size / 2**20:,.1f} MiB in {counted(done.files, 'file')}: "
+        f"{done.folder}{left}"
+    )

@@ -27,7 +27,9 @@ def evaluate(
     import json
     from dataclasses import asdict
 
+    from loong_core.wording import counted
     from loong_llm.cli.inference_options import open_folder
+    from loong_llm.cli.option_names import as_options
     from loong_llm.evaluate import evaluate as judge
 
     model = open_folder(folder, tokenizer, device, precision)
@@ -35,12 +37,14 @@ def evaluate(
         from loong_llm.reference_model import as_transformers_computes
 
         model = as_transformers_computes(model, folder)
-    found = judge(model, data, text_key=text_key, sequence_length=sequence_length, stride=stride)
+    with as_options({"data.text_key": "--text-key", "sequence_length ": "--sequence-length "}):
+        found = judge(model, data, text_key=text_key, sequence_length=sequence_length, stride=stride)
     if as_json:
         typer.echo(json.dumps(asdict(found)))
         return
     bits = f", {found.bits_per_byte:.4f} bits per byte" if found.bits_per_byte is not None else ""
     typer.echo(
         f"loss {found.loss:.6f} nats a token, perplexity {found.perplexity:.4g}{bits} "
-        f"({found.tokens:,} tokens of {found.documents:,} documents, windows of {found.sequence_length})"
+        f"({counted(found.tokens, 'token')} of {counted(found.documents, 'document')}, "
+        f"windows of {found.sequence_length})"
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loong_llm.cli.run_arguments import Overrides, RunFile
+
+if TYPE_CHECKING:
+    from loong_core.plan.search import Candidate
 
 
 def plan(
@@ -28,6 +31,7 @@ def plan(
     Degrees and micro-batch sizes are searched; those given as key=value stay as they are.
     """
     import json
+    import shlex
 
     from loong_core.config import load_run
     from loong_core.errors import ConfigError, UserError
@@ -55,8 +59,17 @@ def plan(
     if not found.fitting:
         raise UserError(impossible(request, found))
     own = own_candidate(request, layout_of(config))
+    file = load_run(TrainingConfig, run_file).config
+    given = [each for each in overrides or () if not each.startswith(("layout.", "train.micro_batch_size="))]
+
+    def overrides_of(candidate: Candidate) -> str:
+        changed = report.overrides(candidate, layout_of(file), file.train.micro_batch_size)
+        return " ".join([*map(shlex.quote, given), changed]).strip()
+
     if as_json:
-        made = {"model": model.name} | report.as_object(request.work, cluster, found, top, own)
+        made = {"model": model.name} | report.as_object(
+            request.work, cluster, found, top, own, overrides_of=overrides_of
+        )
         typer.echo(json.dumps(made, indent=2))
         return
     typer.echo(
@@ -68,4 +81,4 @@ def plan(
         "memory in GiB, of the rank that needs most\n"
     )
     typer.echo(report.table(found, cluster, top, own))
-    typer.echo(f"\nto run the first: {report.overrides(found.fitting[0])}")
+    typer.echo(f"\nto run the first: {overrides_of(found.fitting[0]) or 'the run file as it is'}")

@@ -17,13 +17,16 @@ def preprocess(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a pair that is there.")] = False,
 ) -> None:
     """Tokenise text ahead of training into Megatron's .bin and .idx files, which `data.train` takes by their prefix."""
+    from loong_core.wording import counted
+    from loong_llm.cli.option_names import as_options
     from loong_llm.preprocess import preprocess as prepare
     from loong_llm.tokenizer import HuggingFaceEncoder, load_tokenizer
 
     encoder = HuggingFaceEncoder(load_tokenizer(tokenizer))
-    done = prepare(inputs, output, encoder, text_key=text_key, workers=workers, overwrite=overwrite)
-    empty = f", {done.empty_documents:,} empty ones left out" if done.empty_documents else ""
+    with as_options({"data.text_key": "--text-key"}):
+        done = prepare(inputs, output, encoder, text_key=text_key, workers=workers, overwrite=overwrite)
+    empty = f", {done.empty_documents:,} without text left out" if done.empty_documents else ""
     typer.echo(
-        f"{done.documents:,} documents, {done.tokens:,} tokens{empty}, in {done.seconds:.1f} s: "
+        f"{counted(done.documents, 'document')}, {counted(done.tokens, 'token')}{empty}, in {done.seconds:.1f} s: "
         f"{done.prefix}.bin and .idx"
     )

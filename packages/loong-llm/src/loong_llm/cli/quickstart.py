@@ -38,6 +38,7 @@ def quickstart(
     ] = None,
 ) -> None:
     """Train a small Qwen3 on the reference text inside CPython, or fine-tune it: two minutes, no network needed."""
+    from loong_core.config import RunFolder
     from loong_core.errors import UserError
     from loong_core.parallel.launch import RankPlace, relaunch_as_ranks
 
@@ -48,7 +49,7 @@ def quickstart(
         _prepare(stage, output, model)
         ranks = nproc or _ranks_of_this_machine()
         if ranks > 1:
-            relaunch_as_ranks(ranks, output / "logs")
+            relaunch_as_ranks(ranks, output / "logs", RunFolder(output).after_a_crash)
     if stage == "sft":
         from loong_llm.quickstart_sft import quickstart_sft
 

@@ -11,9 +11,10 @@ def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     """Train a model; the same command resumes a run that was stopped.
 
     Status 0: done, or stopped at train.stop_at. 2: something is wrong with the run file. 3: a numerical guard stopped
-    the run. 128 + N: signal N did, and the run's state is saved.
+    the run. 128 + N: signal N did; the run's state is saved, but for a rank that was killed (137), when it is that of
+    the last checkpoint.
     """
-    from loong_core.config import load_run
+    from loong_core.config import RunFolder, load_run
     from loong_core.parallel.launch import RankPlace, relaunch_as_ranks
     from loong_llm.recipes.training_config import TrainingConfig
 
@@ -23,7 +24,8 @@ def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
 
     config = checked(loaded, place.world_size if place.started else nproc)
     if nproc > 1 and not place.started:
-        relaunch_as_ranks(nproc, Path(config.output).expanduser() / "logs")
+        folder = RunFolder(Path(config.output).expanduser())
+        relaunch_as_ranks(nproc, folder.logs, folder.after_a_crash)
     if config.stage == "sft":
         from loong_llm.recipes.sft import sft
 

@@ -50,8 +50,9 @@ def train_on(
         How far the run is, and whether that is its end.
     """
     settings, data = config.train, run.context.data
-    for warning in corpus.warnings():
-        run.say(f"warning: {warning}")
+    if run.place.rank == 0:
+        for warning in corpus.warnings():
+            run.say(f"warning: {warning}")
     stream = corpus.stream(
         global_batch_size=settings.global_batch_size,
         micro_batch_size=settings.micro_batch_size,

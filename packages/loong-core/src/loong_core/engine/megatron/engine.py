@@ -73,6 +73,8 @@ class MegatronEngine(Engine):
         self._has_routers = any(getattr(stage, "has_routers", False) for stage in self.stages)
         self._hidden_size = hidden_size
         self._grad_norm: float | None = None
+        self._sum_norm: Tensor | None = None
+        self._gradient_scale = 1.0
         self._tally = LossTally(context.device)
         self._result: StepLoss | None = None
         self._optimizer: MegatronOptimizer | None = None
@@ -105,7 +107,7 @@ class MegatronEngine(Engine):
         buffers = ddp_config(settings, context)
         shared_bucket_size = buffers.bucket_size or max(40_000_000, 1_000_000 * context.data.size)
         if settings.overlap_grad_reduce:
-            self._arrivals = [announce_arrivals(stage) for stage in self.stages]
+            self._gradient_nodes += [announce_arrivals(stage) for stage in self.stages]
         chunks = []
         for number, stage in enumerate(self.stages):
             first = context.is_first_stage and number == 0
@@ -243,7 +245,7 @@ class MegatronEngine(Engine):
         return -(-sizes.pop() // tensor) * tensor * self.context.context.size
 
     def _zero_gradients(self) -> None:
-        self._grad_norm = None
+        self._grad_norm = self._sum_norm = None
         for chunk in self._chunks:
             chunk.zero_grad_buffer()
         if self._optimizer is not None:
@@ -252,13 +254,18 @@ class MegatronEngine(Engine):
     def _finalize(
         self, model: list[Any], num_tokens: Any = None, *, pg_collection: Any, force_all_reduce: bool
     ) -> None:
-        """Called by the schedules after the last backward: reduce gradients, divide by the global batch's tokens."""
+        """Called by the schedules after the last backward: reduce gradients, and find what turns sums into means.
+
+        The sums stay as they are; the factor, one over the global batch's tokens, is applied where they are used. Their
+        norm is on its way before the loss is waited for.
+        """
         from megatron.core.distributed import finalize_model_grads
 
         finalize_model_grads(model, None, pg_collection=pg_collection, force_all_reduce=force_all_reduce)
-        self._result, tokens = self._reduce_loss()
-        for chunk in model:
-            chunk.scale_gradients(tokens.clamp(min=1).reciprocal())
+        if self._optimizer is not None:
+            self._sum_norm = optimizer_state.gradient_norm(self._optimizer, self.context.device)
+        self._result = self._reduce_loss()[0]
+        self._gradient_scale = 1 / max(self._result.tokens, 1)
 
     def _reduce_loss(self) -> tuple[StepLoss, Tensor]:
         """The loss over all ranks, and its number of tokens as a float64 scalar on the device."""
@@ -272,13 +279,11 @@ class MegatronEngine(Engine):
         return self._grad_norm
 
     def _compute_grad_norm(self) -> float:
-        if self._optimizer is not None:
-            self._optimizer.prepare_grads()
-            return float(self._optimizer.get_grad_norm())
-        return self._whole_grad_norm()
+        norm = self._whole_sum_norm() if self._sum_norm is None else float(self._sum_norm)
+        return norm * self._gradient_scale
 
-    def _whole_grad_norm(self) -> float:
-        """Norm in the gradients' own precision, where each data rank holds all of them (no distributed optimizer)."""
+    def _whole_sum_norm(self) -> float:
+        """Norm of the sums in their own precision, where each data rank holds all (no distributed optimizer)."""
         context = self.context
         dense, experts = torch.zeros(2, dtype=torch.float64, device=context.device)
         for stage in self.stages:
@@ -301,16 +306,17 @@ class MegatronEngine(Engine):
         Raises:
             RuntimeError: at precision fp64, which has no optimizer.
         """
-        from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
-
         if self._optimizer is None:
             raise RuntimeError("precision fp64 compares losses and gradients only: there is no optimizer to step")
-        norm = self.grad_norm()
+        settings = self.settings
+        scale = self._gradient_scale
+        if settings.clip_grad > 0:
+            scale *= min(1.0, settings.clip_grad / (self.grad_norm() + 1e-6))
         with self._megatron():
-            optimizer_state.set_rate(self._optimizer, lr, self.settings.weight_decay)
-            if self.settings.clip_grad > 0 and (parameters := self._optimizer.get_parameters()):
-                clip_grad_by_total_norm_fp32(list[Tensor](parameters), self.settings.clip_grad, norm)
-            self._optimizer.step_with_ready_grads()
+            optimizer_state.update(self._optimizer, self.updates + 1, lr, settings, scale)
+            if not settings.overlap_param_gather:
+                for chunk in self._chunks:
+                    chunk.start_param_sync()
         move_biases(self.stages)
         self.updates += 1
         self._grad_norm = None
@@ -341,11 +347,13 @@ class MegatronEngine(Engine):
         if self._optimizer is None:
             for parameter, placement in self._unowned():
                 if parameter.requires_grad and placement.copies.rank == 0 and _is_written(parameter, placement):
-                    yield from _weights(parameter.main_grad, placement, "gradient")  # type: ignore[attr-defined]
+                    gradient = parameter.main_grad * self._gradient_scale  # type: ignore[attr-defined]
+                    yield from _weights(gradient, placement, "gradient")
         for owned, placement in self._owned():
             if self.context.replicate.rank == 0 and _is_written(owned.parameter, placement):
+                gradient = owned.gradient * self._gradient_scale
                 for fragment in fragments(placement, owned.start, owned.stop):
-                    yield StatePiece("gradient", fragment.piece, fragment.view(owned.gradient))
+                    yield StatePiece("gradient", fragment.piece, fragment.view(gradient))
 
     def weight_pieces(self) -> Iterable[StatePiece]:
         """The weights used in forward; of ranks that hold the same, the first yields them."""
@@ -371,8 +379,6 @@ class MegatronEngine(Engine):
     def set_updates(self, updates: int) -> None:
         """Continue from this many optimizer steps (Adam's bias correction depends on it)."""
         self.updates = updates
-        if self._optimizer is not None:
-            optimizer_state.set_updates(self._optimizer, updates)
 
     def _publish_main_weights(self) -> None:
         """Give every data rank the weights that the main weights now say."""

@@ -1,7 +1,8 @@
 """The distributed optimizer's state, parameter by parameter.
 
 Each data rank owns a range of each gradient bucket, hence a flat range of some parameters: for those it keeps float32
-main weights and AdamW's moments. Here such a range is found, with its tensors, for any parameter of the rank.
+main weights and AdamW's moments. Here such a range is found, with its tensors, for any parameter of the rank, and
+updated.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from loong_core.engine.settings import EngineSettings
+from loong_kernels import adamw
 
 if TYPE_CHECKING:
     from megatron.core.optimizer import MegatronOptimizer
@@ -27,7 +33,8 @@ class OwnedRange:
         parameter: the whole local parameter.
         start, stop: the elements owned, counted in the flattened parameter.
         main: their float32 main weights, `[stop - start]`; for a float32 model a view of the parameter itself.
-        inner: the torch optimizer that updates them.
+        inner: the optimizer that holds their moments.
+        decay: what the weight decay is multiplied by.
     """
 
     parameter: nn.Parameter
@@ -35,6 +42,7 @@ class OwnedRange:
     stop: int
     main: Tensor
     inner: torch.optim.Optimizer
+    decay: float
 
     def tensors(self) -> dict[str, Tensor]:
         """State by kind, each `[stop - start]`: `weight` and the moments."""
@@ -45,6 +53,11 @@ class OwnedRange:
     def gradient(self) -> Tensor:
         """The accumulated gradient of the owned elements, `[stop - start]`."""
         return self.parameter.main_grad.view(-1)[self.start : self.stop]  # type: ignore[attr-defined]
+
+    @property
+    def used(self) -> Tensor:
+        """The owned elements of the weight used in forward, `[stop - start]`."""
+        return self.parameter.detach().view(-1)[self.start : self.stop]
 
 
 def chained(optimizer: MegatronOptimizer) -> list[Any]:
@@ -57,34 +70,53 @@ def owned_ranges(optimizer: MegatronOptimizer) -> Iterator[OwnedRange]:
     for each in chained(optimizer):
         for parameter, (group, order) in each.model_param_group_index_map.items():
             owned = each._get_model_param_range_map(parameter)["param"]
-            main = each.optimizer.param_groups[group]["params"][order]
-            yield OwnedRange(parameter, owned.start, owned.end, main, each.optimizer)
+            settings = each.optimizer.param_groups[group]
+            main = settings["params"][order]
+            yield OwnedRange(parameter, owned.start, owned.end, main, each.optimizer, settings["wd_mult"])
 
 
 def prepare(optimizer: MegatronOptimizer) -> None:
     """Allocate the moments now rather than at the first step, so that what does not fit fails at the start."""
     for each in chained(optimizer):
         each.init_state_fn(each.optimizer, each.config)
-        if isinstance(each.optimizer, torch.optim.AdamW):
-            for group in each.optimizer.param_groups:
-                group["fused"] = True
-    set_updates(optimizer, 0)
 
 
-def set_updates(optimizer: MegatronOptimizer, updates: int) -> None:
-    """Set how many updates the moments have seen (Adam's bias correction)."""
+def gradient_norm(optimizer: MegatronOptimizer, device: torch.device) -> Tensor:
+    """Euclidean norm of the reduced gradients over all ranks, a float32 scalar on the device, which is not waited for.
+
+    What several ranks hold counts once, by the parameters' attributes that megatron-core reads.
+    """
+    square = torch.zeros((), dtype=torch.float32, device=device)
     for each in chained(optimizer):
-        for group in each.optimizer.param_groups:
-            if not isinstance(each.optimizer, torch.optim.AdamW):
-                group["step"] = updates  # fused optimizers of TransformerEngine and Apex count by group
-                continue
-            for main in group["params"]:
-                step = torch.tensor(float(updates), dtype=torch.float32, device=main.device)
-                each.optimizer.state[main]["step"] = step
+        each.prepare_grads()
+        gradients = each.get_grads_for_grad_norm()
+        own = torch.zeros_like(square)
+        if gradients:
+            own = get_total_norm(gradients).square()
+        dist.all_reduce(own, group=each.get_grad_stats_parallel_group())
+        square += own
+    return square.sqrt()
 
 
-def set_rate(optimizer: MegatronOptimizer, lr: float, weight_decay: float) -> None:
-    """Set the learning rate, and the decay of the groups that decay (`wd_mult`)."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-        group["weight_decay"] = weight_decay * group["wd_mult"]
+@torch.no_grad()
+def update(optimizer: MegatronOptimizer, step: int, lr: float, settings: EngineSettings, gradient_scale: float) -> None:
+    """Take AdamW step number `step` with the reduced gradients times `gradient_scale`.
+
+    Main weights, moments and this rank's share of the weights used in forward are written in one pass; the shares are
+    for the caller to gather.
+    """
+    for owned in owned_ranges(optimizer):
+        state = owned.tensors()
+        adamw(
+            state["weight"],
+            owned.gradient,
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            step=step,
+            lr=lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay * owned.decay,
+            gradient_scale=gradient_scale,
+            rounded=owned.used if owned.used.dtype != owned.main.dtype else None,
+        )

@@ -53,14 +53,15 @@ def _backward_kernel(
         mask = (row < rows) & (column < hidden)
         total = tl.load(total_ptr + row * hidden + column, mask=mask, other=0.0).to(tl.float32)
         upstream = tl.load(out_upstream_ptr + row * out_stride + column, mask=mask, other=0.0).to(tl.float32)
+        added = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+        if HAS_TOTAL:  # every load is under way before the first sum waits for one
+            added = tl.load(total_upstream_ptr + row * total_stride + column, mask=mask, other=0.0).to(tl.float32)
+        weighted = upstream * weight
+        shared = tl.sum(weighted * total, axis=1)[:, None] / hidden
         inverse_rms = inverse_rms_of(total, hidden, eps)[:, None]
         normed = total * inverse_rms
         weight_part += upstream * normed
-        weighted = upstream * weight
-        shared = tl.sum(weighted * normed, axis=1)[:, None] / hidden
-        gradient = (weighted - normed * shared) * inverse_rms
-        if HAS_TOTAL:
-            gradient += tl.load(total_upstream_ptr + row * total_stride + column, mask=mask, other=0.0).to(tl.float32)
+        gradient = (weighted - normed * (shared * inverse_rms)) * inverse_rms + added
         tl.store(gradient_ptr + row * hidden + column, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
     part = tl.sum(weight_part, axis=0)[None, :]
     tl.store(weight_parts_ptr + program * hidden + column, part, mask=column < hidden)
@@ -107,7 +108,7 @@ class _AddRMSNorm(torch.autograd.Function):
             _backward_kernel[(programs,)](
                 out_upstream, also, total, weight, gradient, weight_parts, rows,
                 out_upstream.stride(0), also.stride(0), hidden, ctx.eps, total_upstream is not None,
-                blocks_each, **block, num_warps=warps,
+                blocks_each, **block, num_warps=2 * warps if warps < 8 else warps,
             )  # fmt: skip
         return gradient, gradient, weight_parts.sum(0).to(weight.dtype), None
 

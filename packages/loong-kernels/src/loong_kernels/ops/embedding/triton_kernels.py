@@ -17,8 +17,8 @@ from torch import Tensor
 from loong_kernels.ops.embedding.scattered import embedding_adding
 from loong_kernels.tiles import covering_power_of_two, tiles_over
 
-COLUMNS = 512
-TOKENS = 16
+COLUMNS = 2048
+TOKENS = 4
 """Tokens of an id that are read at once."""
 
 
@@ -63,5 +63,15 @@ def _add_rows(total: Tensor, rows: Tensor, upstream: Tensor) -> None:
     columns = min(COLUMNS, covering_power_of_two(hidden))
     if tokens:
         _add_rows_kernel[(tokens, tiles_over(hidden, columns))](
-            total, ids, order, upstream, tokens, total.shape[0], hidden, upstream.stride(0), TOKENS, columns
+            total,
+            ids,
+            order,
+            upstream,
+            tokens,
+            total.shape[0],
+            hidden,
+            upstream.stride(0),
+            TOKENS,
+            columns,
+            num_warps=8,
         )

@@ -28,7 +28,7 @@ ROW_MULTIPLE = 64
 
 
 class KeptMaths(Protocol):
-    """The element-wise step of a block of tokens; an implementation of the op may bring its own."""
+    """The element-wise steps; an implementation of the op may bring its own."""
 
     def exponentials(
         self, logits: Tensor, labels: Tensor, first_row: int, softcap: float | None, kept: Tensor, state: RunningSoftmax
@@ -46,9 +46,13 @@ class KeptMaths(Protocol):
         """
         ...
 
+    def scaled(self, x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+        """`x * factor[:, None]`, rounded once to `dtype`; `x` `[tokens, hidden]`, `factor` `[tokens]`."""
+        ...
+
 
 class TorchKeptMaths:
-    """The step in plain PyTorch."""
+    """The steps in plain PyTorch."""
 
     def exponentials(
         self, logits: Tensor, labels: Tensor, first_row: int, softcap: float | None, kept: Tensor, state: RunningSoftmax
@@ -67,9 +71,13 @@ class TorchKeptMaths:
         state.exp_sum.copy_(exponentials.sum(1))
         kept.copy_(exponentials if slope is None else exponentials.mul_(slope))
 
+    def scaled(self, x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+        """See `KeptMaths.scaled`."""
+        return (x * factor[:, None]).to(dtype)
+
 
 def linear_cross_entropy_kept(hidden: Tensor, weight: Tensor, labels: Tensor, settings: HeadSettings) -> Tensor:
-    """The op with its element-wise step in plain PyTorch, whatever it keeps."""
+    """The op with its element-wise steps in plain PyTorch, whatever it keeps."""
     if not needs_gradient(hidden, weight):
         return linear_cross_entropy_chunked(hidden, weight, labels, settings)
     return kept_loss(hidden, weight, labels, settings, TorchKeptMaths())
@@ -86,7 +94,7 @@ def kept_bytes(hidden: Tensor, weight: Tensor, settings: HeadSettings) -> int:
 
 
 def kept_loss(hidden: Tensor, weight: Tensor, labels: Tensor, settings: HeadSettings, maths: KeptMaths) -> Tensor:
-    """The op with the element-wise step of `maths`; see `loong_kernels.linear_cross_entropy` for the meaning."""
+    """The op with the element-wise steps of `maths`; see `loong_kernels.linear_cross_entropy` for the meaning."""
     return _KeptLoss.apply(hidden, weight, labels, settings, maths)  # type: ignore[no-any-return]
 
 
@@ -119,7 +127,7 @@ class _KeptLoss(torch.autograd.Function):
             _set_label_column(kept, labels, state, gap, settings)
         shrink = torch.exp(-gap)
         ctx.save_for_backward(hidden, weight, labels, kept, shrink)
-        ctx.settings = settings
+        ctx.settings, ctx.maths = settings, maths
         return torch.where(labels == settings.ignore_index, 0, log_exp_sum - label_logit)
 
     @staticmethod
@@ -128,13 +136,13 @@ class _KeptLoss(torch.autograd.Function):
         settings: HeadSettings = ctx.settings
         exact, rows = shrink.dtype, kept.shape[1]
         upstream = torch.where(labels == settings.ignore_index, 0, gradients[0].to(exact))
-        factor = (upstream * shrink)[:, None]
+        factor = upstream * shrink
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         hidden_gradient = weight_gradient = None
         if wants_hidden:
-            hidden_gradient = product(kept, weight[:rows], exact).mul_(factor).to(hidden.dtype)
+            hidden_gradient = ctx.maths.scaled(product(kept, weight[:rows], exact), factor, hidden.dtype)
         if wants_weight:
-            scaled = (hidden * factor).to(hidden.dtype)
+            scaled = ctx.maths.scaled(hidden, factor, hidden.dtype)
             if settings.weight_grad_into is not None:
                 add_product(settings.weight_grad_into[:rows], kept.T, scaled)
             else:

@@ -1,4 +1,4 @@
-"""The element-wise step of `kept` in Triton: one pass over the logits, as a rule."""
+"""The element-wise steps of `kept` in Triton: one pass over the logits, as a rule."""
 
 # Triton types a kernel's arguments and adds launch options when it is launched.
 # ruff: noqa: ANN001, ANN202
@@ -67,8 +67,18 @@ def _exponentials_kernel(
         tl.store(label_found_ptr + token, 1.0)
 
 
+@triton.jit
+def _scale_kernel(x_ptr, factor_ptr, out_ptr, stride, hidden, COLUMNS: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    mask = column < hidden
+    x = tl.load(x_ptr + token * stride + column, mask=mask, other=0.0).to(tl.float32)
+    out = x * tl.load(factor_ptr + token)
+    tl.store(out_ptr + token * hidden + column, out.to(out_ptr.dtype.element_ty), mask=mask)
+
+
 class TritonKeptMaths:
-    """The step in Triton, for float32 arithmetic.
+    """The steps in Triton, for float32 arithmetic.
 
     The shift is the largest logit among the first rows; only where another is larger by more than 40 is the token's
     row of logits read once more.
@@ -85,6 +95,15 @@ class TritonKeptMaths:
             tiles_over(rows, COLUMNS), COLUMNS,
             num_warps=8,
         )  # fmt: skip
+
+    def scaled(self, x: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+        """See `KeptMaths.scaled`."""
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        tokens, hidden = x.shape
+        out = torch.empty((tokens, hidden), dtype=dtype, device=x.device)
+        if tokens:
+            _scale_kernel[(tokens, tiles_over(hidden, COLUMNS))](x, factor, out, x.stride(0), hidden, COLUMNS)
+        return out
 
 
 def linear_cross_entropy_triton_kept(hidden: Tensor, weight: Tensor, labels: Tensor, settings: HeadSettings) -> Tensor:
