@@ -9,11 +9,11 @@ from layout_cases import CASES
 from layout_choices import differing
 
 EXACT = 1e-10
-LOSS, NORM, GRADIENT = 2e-6, 1e-5, 5e-5
+LOSS, NORM, GRADIENT = 1e-6, 5e-6, 5e-5
 """float32, one step: relative; a gradient relative to the largest element of its tensor."""
-UPDATE = 2e-5
+UPDATE = 5e-6
 """float32: a weight after the first clipped update, absolute; the update itself is up to 1e-3."""
-CURVE = 2e-5
+CURVE = 5e-6
 """float32: a loss of ten steps, relative, while routers choose alike; 1e-3 where they do not."""
 
 
