@@ -14,7 +14,7 @@ import yaml
 from pydantic_core import PydanticUndefined
 
 from loong_core.config import Section
-from loong_llm.recipes.pretrain_config import PretrainConfig
+from loong_llm.recipes.training_config import TrainingConfig
 
 TARGET = pathlib.Path(__file__).parents[1] / "docs" / "run_files.md"
 INTRODUCTION = """# Run files
@@ -94,7 +94,7 @@ def chapters(section: type[Section], prefix: str = "") -> Iterator[str]:
 
 def document() -> str:
     """The whole page."""
-    return "\n".join([INTRODUCTION, *chapters(PretrainConfig)])
+    return "\n".join([INTRODUCTION, *chapters(TrainingConfig)])
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.ranks import initialise_from_env
 from loong_llm.families.registry import find_family
 from loong_llm.model_config import read_model_config
-from loong_llm.recipes.pretrain import next_token_loss
+from loong_llm.recipes.next_token import next_token_loss
 from tools.bench.plan_cases import Case
 
 WARMUP, STEPS = 2, 3

@@ -18,7 +18,7 @@ from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_core.parallel.ranks import initialise_from_env
 from loong_llm.families.registry import find_family
-from loong_llm.recipes.pretrain import next_token_loss
+from loong_llm.recipes.next_token import next_token_loss
 from tools.bench.lm_stacks.work import Work
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from loong_core.checkpoint.hf_writer import TOKENIZER_FILES
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.data.shared_build import from_first_rank
@@ -64,6 +65,7 @@ def save_adapter(
     weight_map: WeightMap,
     num_layers: int,
     base_model: str | None = None,
+    companions: Path | None = None,
     replace: bool = False,
 ) -> None:
     """Write an adapter that `peft` opens. Collective over the context's ranks; all see the same folder.
@@ -76,6 +78,7 @@ def save_adapter(
         weight_map: the base model's.
         num_layers: its layers.
         base_model: name or folder of the base model, for whoever opens the adapter.
+        companions: a folder whose tokenizer is copied, if any.
         replace: whether a folder that is there gives way.
 
     Raises:
@@ -95,7 +98,7 @@ def save_adapter(
         whole = tensors.setdefault(piece.name, torch.empty(piece.global_shape, dtype=tensor.dtype))
         whole[piece.slices] = tensor
     config = _config(settings, adapter_layers(tensors), linear_layers(weight_map, num_layers), base_model)
-    from_first_rank(lambda: _write(folder, tensors, config, replace))
+    from_first_rank(lambda: _write(folder, tensors, config, companions, replace))
 
 
 def read_settings(folder: Path) -> LoraSettings:
@@ -199,7 +202,9 @@ def _config(settings: LoraSettings, adapted: set[str], linears: set[str], base_m
     }
 
 
-def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], replace: bool) -> None:
+def _write(
+    folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], companions: Path | None, replace: bool
+) -> None:
     from safetensors.torch import save_file
 
     if folder.exists() and not replace:
@@ -208,6 +213,8 @@ def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], rep
         with published_folder(folder) as temporary:
             save_file({name: tensors[name].contiguous() for name in sorted(tensors)}, temporary / WEIGHTS_FILE)
             (temporary / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            for file in [file for kind in TOKENIZER_FILES for file in (companions.glob(kind) if companions else ())]:
+                shutil.copyfile(file, temporary / file.name)
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error

@@ -9,8 +9,6 @@ from pathlib import Path
 from loong_core.config import RunFolder
 from loong_core.config.checks import batch_faults, run_faults
 from loong_core.config.loading import Loaded
-from loong_core.data.checks import source_faults
-from loong_core.data.sources import SourceSpec
 from loong_core.device import discover, select
 from loong_core.engine.choice import engine_faults
 from loong_core.errors import ConfigError, Fault, UserError
@@ -21,7 +19,8 @@ from loong_kernels import registry
 from loong_llm.model import ModelSource, open_model
 from loong_llm.model_config import layout_faults
 from loong_llm.planning import cluster_of, memory_faults, planned_peak
-from loong_llm.recipes.pretrain_config import DataSection, PretrainConfig
+from loong_llm.recipes.training_config import TrainingConfig
+from loong_llm.stage_checks import data_faults, stage_faults, template_faults, trained_part_faults
 from loong_llm.tokenizer import load_tokenizer, tokenizer_faults
 
 
@@ -33,7 +32,7 @@ class Findings:
     facts: dict[str, str] = field(default_factory=dict)
 
 
-def checked(loaded: Loaded[PretrainConfig], world_size: int) -> PretrainConfig:
+def checked(loaded: Loaded[TrainingConfig], world_size: int) -> TrainingConfig:
     """The configuration, if nothing is wrong with it.
 
     Raises:
@@ -44,12 +43,13 @@ def checked(loaded: Loaded[PretrainConfig], world_size: int) -> PretrainConfig:
     return loaded.config
 
 
-def check_run(loaded: Loaded[PretrainConfig], world_size: int) -> Findings:
+def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     """Check a run file for `world_size` ranks; nothing is written. What a fault hides is not guessed at."""
     config = loaded.config
     found = Findings(list(loaded.faults))
     found.faults += run_faults(config, loaded.given)
-    found.faults += _data_faults(config.data, loaded.given)
+    found.faults += data_faults(config)
+    found.faults += stage_faults(config)
     found.faults += _choice_faults(config)
     model = None
     if config.model.source:
@@ -64,8 +64,15 @@ def check_run(loaded: Loaded[PretrainConfig], world_size: int) -> Findings:
     found.faults += _context_faults(config, layout)
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
+    if model is not None and not found.faults:
+        found.faults += trained_part_faults(config, model)
     cluster = None
-    if model is not None and not found.faults and (cluster := _selected_cluster(config, world_size)) is not None:
+    if (
+        _trains_all(config)
+        and model is not None
+        and not found.faults
+        and (cluster := _selected_cluster(config, world_size)) is not None
+    ):
         found.faults += memory_faults(config, model.config, cluster)
     if config.output and not found.faults:
         found.faults += RunFolder(Path(config.output).expanduser()).faults(config)
@@ -74,7 +81,12 @@ def check_run(loaded: Loaded[PretrainConfig], world_size: int) -> Findings:
     return found
 
 
-def _selected_cluster(config: PretrainConfig, world_size: int) -> Cluster | None:
+def _trains_all(config: TrainingConfig) -> bool:
+    """Whether every weight is trained, which is what memory is planned for."""
+    return config.lora is None and not config.train.freeze and not config.train.train_only
+
+
+def _selected_cluster(config: TrainingConfig, world_size: int) -> Cluster | None:
     """The run's accelerators, as many as ranks; None where the device's memory is not known without starting it."""
     try:
         hardware = select(config.device).device.hardware()
@@ -93,19 +105,7 @@ def _unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]
     return None
 
 
-def _data_faults(data: DataSection, given: frozenset[str]) -> list[Fault]:
-    found = Findings()
-    for key, sources in (("data.train", data.train), ("data.validation", data.validation)):
-        found.faults += source_faults(
-            [SourceSpec(source.path, source.weight) for source in sources if source.path], key, data.text_key
-        )
-    if data.validation and data.validation_fraction > 0:
-        what = f"is {data.validation_fraction} while data.validation names sources"
-        found.faults.append(Fault("data.validation_fraction", what, "keep one of the two"))
-    return found.faults
-
-
-def _choice_faults(config: PretrainConfig) -> list[Fault]:
+def _choice_faults(config: TrainingConfig) -> list[Fault]:
     faults = []
     train, data = config.train, config.data
     if not data.validation and data.validation_fraction == 0:
@@ -127,7 +127,7 @@ def _choice_faults(config: PretrainConfig) -> list[Fault]:
     return faults
 
 
-def _context_faults(config: PretrainConfig, layout: Layout) -> list[Fault]:
+def _context_faults(config: TrainingConfig, layout: Layout) -> list[Fault]:
     tokens = config.train.micro_batch_size * config.data.sequence_length
     if tokens >= layout.context:
         return []
@@ -135,7 +135,7 @@ def _context_faults(config: PretrainConfig, layout: Layout) -> list[Fault]:
     return [Fault("layout.context", what, f"set it to {tokens} at most, or raise data.sequence_length")]
 
 
-def _model_faults(config: PretrainConfig, model: ModelSource) -> list[Fault]:
+def _model_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
     found = Findings()
     if config.model.initialise == "weights" and model.weights is None:
         what = f"is weights, but {config.model.source} has a config and no weights"
@@ -148,11 +148,12 @@ def _model_faults(config: PretrainConfig, model: ModelSource) -> list[Fault]:
     tokenizer = _unless_faulty(found, "tokenizer", lambda: load_tokenizer(config.tokenizer, model.tokenizer_dir))
     if tokenizer is not None:
         found.faults += tokenizer_faults(tokenizer, model.config.vocab_size)
+        found.faults += template_faults(config, tokenizer)
     return found.faults
 
 
 def _facts(
-    config: PretrainConfig, model: ModelSource, layout: Layout, world_size: int, accelerated: bool
+    config: TrainingConfig, model: ModelSource, layout: Layout, world_size: int, accelerated: bool
 ) -> dict[str, str]:
     train, tokens = config.train, config.train.global_batch_size * config.data.sequence_length
     data_ranks = layout.data_for(world_size)
@@ -160,6 +161,7 @@ def _facts(
     microbatches = train.global_batch_size // (train.micro_batch_size * data_ranks)
     changed = " with overrides" if config.model.overrides else ""
     facts = {
+        "stage": config.stage,
         "model": f"{config.model.source}{changed}, {model.family.name} family, {parameters:,} parameters",
         "ranks": f"{world_size}, of which {data_ranks} read different data",
         "a step": f"{train.global_batch_size} sequences x {config.data.sequence_length} = {tokens:,} tokens, in "
@@ -171,6 +173,11 @@ def _facts(
     if accelerated:
         peak = planned_peak(config, model.config, world_size) / GIB
         facts["memory"] = f"about {peak:.2f} GiB a rank on an accelerator"
+    if config.lora is not None:
+        written = "merged into the model" if config.lora.merge else "saved as adapters"
+        facts["adapters"] = f"of rank {config.lora.rank} on {config.lora.targets}, {written}"
+    elif not _trains_all(config):
+        facts["frozen"] = f"all but {config.train.train_only}" if config.train.train_only else f"{config.train.freeze}"
     if model.weights is not None and config.model.initialise != "random":
         facts["weights"] = f"from {config.model.source}"
     return facts

@@ -9,9 +9,12 @@ from tempfile import TemporaryDirectory
 from loong_core.data.corpus import open_corpus
 from loong_core.data.sources import resolve
 from loong_core.parallel.layout import Layout
+from loong_llm.conversations.corpus import open_conversations
 from loong_llm.model_config import read_model_config
 from loong_llm.recipes.pretrain import corpus_settings
-from loong_llm.recipes.pretrain_config import PretrainConfig
+from loong_llm.recipes.sft import conversation_encoder, conversation_settings
+from loong_llm.recipes.training_config import TrainingConfig
+from loong_llm.recipes.training_run import OpenedCorpus
 from loong_llm.tokenizer import HuggingFaceEncoder, load_tokenizer
 
 READ_BYTES = 16 << 20
@@ -26,7 +29,7 @@ class Preview:
     steps: int
 
 
-def preview_data(config: PretrainConfig, world_size: int) -> Preview | None:
+def preview_data(config: TrainingConfig, world_size: int) -> Preview | None:
     """Open the data of a run without faults as the run would, in a temporary cache; None where they are too many.
 
     Raises:
@@ -36,9 +39,16 @@ def preview_data(config: PretrainConfig, world_size: int) -> Preview | None:
     if sum(file.size for source in sources for file in resolve(source.path)) > READ_BYTES:
         return None
     model = read_model_config(config.model.source, config.model.overrides)
-    encoder = HuggingFaceEncoder(load_tokenizer(config.tokenizer, model.folder))
-    with TemporaryDirectory() as cache:
-        corpus = open_corpus(replace(corpus_settings(config, Path(cache)), cache=Path(cache)), encoder)
+    tokenizer = load_tokenizer(config.tokenizer, model.folder)
+    with TemporaryDirectory() as folder:
+        cache = Path(folder)
+        corpus: OpenedCorpus
+        if config.stage == "sft":
+            settings = replace(conversation_settings(config, cache), cache=cache)
+            corpus = open_conversations(settings, conversation_encoder(config, tokenizer))
+        else:
+            settings = replace(corpus_settings(config, cache), cache=cache)
+            corpus = open_corpus(settings, HuggingFaceEncoder(tokenizer))
         train = config.train
         stream = corpus.stream(
             global_batch_size=train.global_batch_size,

@@ -49,6 +49,11 @@ class ModelSource:
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight_map", self.family.weight_map(self.config))
 
+    def described(self, precision: str, *, overridden: bool = False) -> str:
+        """A line of news at the start of a run."""
+        changed = " with overrides" if overridden else ""
+        return f"model: {self.name}{changed}, {self.config.parameter_count():,} parameters, {precision}"
+
 
 def open_model(source: str | Path, overrides: Mapping[str, Any] | None = None) -> ModelSource:
     """Find a model and read its config; no weight is read.

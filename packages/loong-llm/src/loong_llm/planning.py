@@ -15,10 +15,10 @@ from loong_core.plan.report import memory_words, overrides
 from loong_core.plan.search import Candidate, Freedom
 from loong_core.plan.workload import Recompute, Workload
 from loong_llm.model_config import layout_faults
-from loong_llm.recipes.pretrain_config import PretrainConfig
+from loong_llm.recipes.training_config import TrainingConfig
 
 
-def workload_of(config: PretrainConfig, model: DecoderConfig) -> Workload:
+def workload_of(config: TrainingConfig, model: DecoderConfig) -> Workload:
     """What memory and time of a run depend on."""
     return Workload(
         model=model,
@@ -31,13 +31,13 @@ def workload_of(config: PretrainConfig, model: DecoderConfig) -> Workload:
     )
 
 
-def layout_of(config: PretrainConfig) -> Layout:
+def layout_of(config: TrainingConfig) -> Layout:
     """The run file's layout."""
     return Layout(**config.layout.model_dump())
 
 
 def request_of(
-    config: PretrainConfig,
+    config: TrainingConfig,
     model: DecoderConfig,
     cluster: Cluster,
     *,
@@ -83,14 +83,14 @@ def cluster_of(name: str, memory: int, ranks: int) -> Cluster:
     return Cluster(replace(kind, name=name, memory=memory), ranks, min(ranks, kind.per_node))
 
 
-def planned_peak(config: PretrainConfig, model: DecoderConfig, ranks: int) -> float:
+def planned_peak(config: TrainingConfig, model: DecoderConfig, ranks: int) -> float:
     """Bytes that a rank's accelerator has allocated at most; the layout serves and the batch divides."""
     cluster = cluster_of("h200", round(ACCELERATORS["h200"].memory), ranks)
     request = request_of(config, model, cluster)
     return request.evaluate(layout_of(config)).memory.peak
 
 
-def memory_faults(config: PretrainConfig, model: DecoderConfig, cluster: Cluster) -> list[Fault]:
+def memory_faults(config: TrainingConfig, model: DecoderConfig, cluster: Cluster) -> list[Fault]:
     """A fault if the run cannot fit on these accelerators as its file says, with what would.
 
     The layout serves and the batch divides; what is planned is the pipeline rank that needs most.

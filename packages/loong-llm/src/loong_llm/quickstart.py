@@ -20,7 +20,7 @@ from loong_llm.data.bigram import bigram_loss
 from loong_llm.generate import generate
 from loong_llm.inference import open_for_inference
 from loong_llm.recipes.pretrain import corpus_settings, pretrain
-from loong_llm.recipes.pretrain_config import DataSection, ModelSection, PretrainConfig, SourceSection
+from loong_llm.recipes.training_config import DataSection, ModelSection, SourceSection, TrainingConfig
 from loong_llm.sampling import Sampling
 from loong_llm.tokenizer import BYTES, HuggingFaceEncoder, load_tokenizer
 
@@ -40,9 +40,9 @@ PROMPT = 'The "for" statement is used to'
 """How the sample of the model's writing begins."""
 
 
-def quickstart_config(output: Path, data: Path) -> PretrainConfig:
+def quickstart_config(output: Path, data: Path) -> TrainingConfig:
     """The run, with sizes for two CPU cores and a minute and a half; `data` is where `write_python_topics` wrote."""
-    return PretrainConfig(
+    return TrainingConfig(
         output=str(output),
         model=ModelSection(source="qwen3-0.6b", overrides=MODEL),
         tokenizer=BYTES,
@@ -79,7 +79,7 @@ def quickstart(output: Path) -> None:
         _show(config, progress)
 
 
-def _show(config: PretrainConfig, progress: Progress) -> None:
+def _show(config: TrainingConfig, progress: Progress) -> None:
     folder = RunFolder(Path(config.output))
     bigram = _bigram_loss(config)
     print(f"held-out loss of a bigram count model on the same split: {bigram:.4f} nats a byte")
@@ -99,7 +99,7 @@ def _show(config: PretrainConfig, progress: Progress) -> None:
     )
 
 
-def _bigram_loss(config: PretrainConfig) -> float:
+def _bigram_loss(config: TrainingConfig) -> float:
     """Held-out loss of a bigram count model, from the token ids that the run has cached."""
     encoder = HuggingFaceEncoder(load_tokenizer(BYTES))
     corpus = open_corpus(corpus_settings(config, Path(config.output)), encoder)

@@ -17,7 +17,7 @@ from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_llm.model import build_stages, open_model
 from loong_llm.model_config import layout_faults
-from loong_llm.recipes.pretrain import next_token_loss
+from loong_llm.recipes.next_token import next_token_loss
 
 HF = {
     "model_type": "qwen3_moe",

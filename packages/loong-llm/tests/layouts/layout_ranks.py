@@ -24,7 +24,7 @@ from loong_core.nn.moe.choices import recorded_choices
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_llm.model import build_stages, open_model
-from loong_llm.recipes.pretrain import next_token_loss
+from loong_llm.recipes.next_token import next_token_loss
 
 STEPS = 10
 RATE = 0.001

@@ -14,11 +14,11 @@ from layout_choices import Choices, by_microbatch, own_rows
 
 from loong_core.engine.base import Engine
 from loong_core.nn.moe.choices import recorded_choices
-from loong_llm.recipes import pretrain
+from loong_llm.recipes import trained_model
 
 folder, *arguments = sys.argv[1:]
 choices: Choices = {}
-build_engine = pretrain.build_engine
+build_engine = trained_model.build_engine
 
 
 def recording_engine(*given: Any, **options: Any) -> Engine:
@@ -38,7 +38,7 @@ def recording_engine(*given: Any, **options: Any) -> Engine:
     return engine
 
 
-pretrain.build_engine = recording_engine
+trained_model.build_engine = recording_engine
 sys.argv[1:] = arguments
 sys.orig_argv[2:] = arguments
 

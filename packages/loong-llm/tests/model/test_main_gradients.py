@@ -12,7 +12,7 @@ from loong_core.engine.settings import EngineSettings
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_llm.model import build_stages, open_model
-from loong_llm.recipes.pretrain import next_token_loss
+from loong_llm.recipes.next_token import next_token_loss
 
 LENGTHS = [[7, 2], [9], [4, 4], [3, 1, 5]]
 CASES = {

@@ -9,7 +9,7 @@ from loong_core.device import Hardware
 from loong_core.device.cpu import CpuDevice
 from loong_llm.check import check_run
 from loong_llm.planning import cluster_of
-from loong_llm.recipes.pretrain_config import PretrainConfig
+from loong_llm.recipes.training_config import TrainingConfig
 
 TINY = Path(__file__).parents[4] / "examples" / "llm" / "tiny.yaml"
 GIB = 2**30
@@ -27,7 +27,7 @@ def check(tmp_path, monkeypatch):
         own = [f"data.train={text}", "data.validation=[]", "train.validate_every=null", f"output={tmp_path / 'run'}"]
         own += ["model=qwen3-8b", "model.overrides={}", "device=cpu", "precision=bf16", "data.sequence_length=4096"]
         own += ["train.global_batch_size=32"]
-        return check_run(load_run(PretrainConfig, TINY, [*own, *overrides]), ranks)
+        return check_run(load_run(TrainingConfig, TINY, [*own, *overrides]), ranks)
 
     return run
 

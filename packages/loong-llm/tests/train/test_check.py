@@ -9,7 +9,7 @@ from loong_core.config import load_run
 from loong_core.errors import ConfigError
 from loong_llm.check import check_run, checked
 from loong_llm.data_preview import preview_data
-from loong_llm.recipes.pretrain_config import PretrainConfig
+from loong_llm.recipes.training_config import TrainingConfig
 
 TINY = Path(__file__).parents[4] / "examples" / "llm" / "tiny.yaml"
 
@@ -25,7 +25,7 @@ def text(tmp_path):
 def check(text, tmp_path):
     def run(*overrides, world_size=1):
         own = [f"data.train={text}", "data.validation=[]", "train.validate_every=null", f"output={tmp_path / 'run'}"]
-        return check_run(load_run(PretrainConfig, TINY, [*own, *overrides]), world_size)
+        return check_run(load_run(TrainingConfig, TINY, [*own, *overrides]), world_size)
 
     return run
 
@@ -49,7 +49,7 @@ def test_faults_of_schema_files_and_layout_are_told_together_and_nothing_is_writ
     assert "layout.tensor: 3 does not divide the model's 4 attention heads" in words
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]
     with pytest.raises(ConfigError) as refused:
-        checked(load_run(PretrainConfig, TINY, ["train.lrr=1e-3"]), 1)
+        checked(load_run(TrainingConfig, TINY, ["train.lrr=1e-3"]), 1)
     assert refused.value.exit_status == 2
 
 
@@ -98,7 +98,7 @@ def test_an_engine_that_does_not_take_a_layout_says_so(check):
 
 def test_a_look_at_the_data_tells_the_steps_of_epochs_and_what_is_held_out_and_trained_on(text, tmp_path):
     own = [f"data.train={text}", f"data.validation={text}", f"output={tmp_path / 'run'}"]
-    config = load_run(PretrainConfig, TINY, [*own, "train.steps=null", "train.epochs=4"]).config
+    config = load_run(TrainingConfig, TINY, [*own, "train.steps=null", "train.epochs=4"]).config
     seen = preview_data(config, 2)
     assert seen is not None
     assert seen.warnings == ["1 of 1 held-out document also in the training data, word for word"]
@@ -107,7 +107,7 @@ def test_a_look_at_the_data_tells_the_steps_of_epochs_and_what_is_held_out_and_t
 
 def test_a_missing_run_file_is_the_only_fault(tmp_path):
     with pytest.raises(ConfigError) as refused:
-        load_run(PretrainConfig, tmp_path / "run.yaml", ["layout.tensor=3"])
+        load_run(TrainingConfig, tmp_path / "run.yaml", ["layout.tensor=3"])
     assert len(refused.value.faults) == 1
 
 

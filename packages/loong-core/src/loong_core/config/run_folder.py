@@ -49,6 +49,11 @@ class RunFolder:
         return self.root / "hf"
 
     @property
+    def adapter(self) -> Path:
+        """The trained adapters in PEFT's form, written at the end in place of `hf` where only adapters are trained."""
+        return self.root / "adapter"
+
+    @property
     def logs(self) -> Path:
         """`rank-N.log` of each rank."""
         return self.root / "logs"
@@ -65,7 +70,9 @@ class RunFolder:
         if not self.root.is_dir():
             return [Fault("output", f"{self.root} is a file", "name a folder")]
         if not self.run_yaml.exists():
-            taken = next((path for path in (self.metrics, self.checkpoints, self.hf) if path.exists()), None)
+            taken = next(
+                (path for path in (self.metrics, self.checkpoints, self.hf, self.adapter) if path.exists()), None
+            )
             if taken is None:
                 return []
             what = f"{self.root} has {taken.name} but no run.yaml, so it is not known whose they are"

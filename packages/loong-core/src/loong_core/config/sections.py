@@ -92,6 +92,8 @@ class TrainSection(Section):
         beta2: AdamW's decay rate of the mean squared gradient.
         eps: AdamW's addition to the root of the mean squared gradient.
         clip_grad: largest norm of the gradient over all parameters; 0 for no clipping.
+        freeze: patterns of Hugging Face weight names (`embed_tokens`, `layers.0.*`) that are not trained.
+        train_only: patterns of those that alone are trained, in place of `freeze`.
         validate_every: steps between validations, where there is validation data; also before the first step and
             after the last.
         validation_steps: global batches of one validation; all the validation data where not given.
@@ -114,6 +116,8 @@ class TrainSection(Section):
     beta2: Fraction = 0.95
     eps: Positive = 1e-8
     clip_grad: NonNegative = 1.0
+    freeze: list[str] = Field(default_factory=list)
+    train_only: list[str] = Field(default_factory=list)
     validate_every: Annotated[Count | None, MAY_CHANGE] = None
     validation_steps: Annotated[Count | None, MAY_CHANGE] = None
     spike: Annotated[SpikeSection, MAY_CHANGE] = SpikeSection()

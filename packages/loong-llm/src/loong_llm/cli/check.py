@@ -14,9 +14,9 @@ def check(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     from loong_core.wording import counted
     from loong_llm.check import check_run
     from loong_llm.data_preview import preview_data
-    from loong_llm.recipes.pretrain_config import PretrainConfig
+    from loong_llm.recipes.training_config import TrainingConfig
 
-    loaded = load_run(PretrainConfig, run_file, overrides or ())
+    loaded = load_run(TrainingConfig, run_file, overrides or ())
     found = check_run(loaded, nproc)
     if found.faults:
         raise ConfigError(found.faults)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from loong_core.cli.entry import run_app
-from loong_llm.cli import check, convert, evaluate, generate, plan, preprocess, quickstart, train
+from loong_llm.cli import check, convert, evaluate, generate, inspect_data, plan, preprocess, quickstart, train
 
 app = typer.Typer(
     name="loong-llm",
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
 app.command("check")(check.check)
+app.command("inspect-data")(inspect_data.inspect_data)
 app.command("plan")(plan.plan)
 app.command("preprocess")(preprocess.preprocess)
 app.command("convert")(convert.convert)

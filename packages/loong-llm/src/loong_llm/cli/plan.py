@@ -40,9 +40,9 @@ def plan(
     from loong_core.plan.nearest import impossible
     from loong_llm.model_config import read_model_config
     from loong_llm.planning import layout_of, own_candidate, request_of
-    from loong_llm.recipes.pretrain_config import PretrainConfig
+    from loong_llm.recipes.training_config import TrainingConfig
 
-    loaded = load_run(PretrainConfig, run_file, overrides or ())
+    loaded = load_run(TrainingConfig, run_file, overrides or ())
     if loaded.faults:
         raise ConfigError(loaded.faults)
     config = loaded.config
@@ -59,7 +59,7 @@ def plan(
     if not found.fitting:
         raise UserError(impossible(request, found))
     own = own_candidate(request, layout_of(config))
-    file = load_run(PretrainConfig, run_file).config
+    file = load_run(TrainingConfig, run_file).config
     given = [each for each in overrides or () if not each.startswith(("layout.", "train.micro_batch_size="))]
 
     def overrides_of(candidate: Candidate) -> str:

@@ -16,16 +16,21 @@ def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     """
     from loong_core.config import RunFolder, load_run
     from loong_core.parallel.launch import RankPlace, relaunch_as_ranks
-    from loong_llm.recipes.pretrain_config import PretrainConfig
+    from loong_llm.recipes.training_config import TrainingConfig
 
     place = RankPlace.from_env()
-    loaded = load_run(PretrainConfig, run_file, overrides or ())
+    loaded = load_run(TrainingConfig, run_file, overrides or ())
     from loong_llm.check import checked
 
     config = checked(loaded, place.world_size if place.started else nproc)
     if nproc > 1 and not place.started:
         folder = RunFolder(Path(config.output).expanduser())
         relaunch_as_ranks(nproc, folder.logs, folder.after_a_crash)
-    from loong_llm.recipes.pretrain import pretrain
+    if config.stage == "sft":
+        from loong_llm.recipes.sft import sft
 
-    pretrain(config)
+        sft(config)
+    else:
+        from loong_llm.recipes.pretrain import pretrain
+
+        pretrain(config)

@@ -93,9 +93,14 @@ def write_python_questions(folder: Path) -> QuestionFiles:
     folder.mkdir(parents=True, exist_ok=True)
     files = QuestionFiles(folder / "questions_train.jsonl", folder / "questions_held_out.jsonl")
     for path, questions in zip((files.train, files.held_out), python_questions(), strict=True):
-        lines = [json.dumps(question.as_record(), ensure_ascii=False) + "\n" for question in questions]
-        path.write_text("".join(lines), encoding="utf-8")
+        write_questions(path, questions)
     return files
+
+
+def write_questions(path: Path, questions: list[Question]) -> None:
+    """Write questions as JSON lines of OpenAI messages, into a folder that is there."""
+    lines = [json.dumps(question.as_record(), ensure_ascii=False) + "\n" for question in questions]
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def swapped(questions: list[Question]) -> list[Question]:

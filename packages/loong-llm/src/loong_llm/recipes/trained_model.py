@@ -1,0 +1,196 @@
+"""The model of a run under its engine: all of it trained, chosen parts of it, or adapters; and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from loong_core.checkpoint.hf_export import export_hf
+from loong_core.checkpoint.hf_writer import TOKENIZER_FILES
+from loong_core.checkpoint.pieces import StatePiece
+from loong_core.checkpoint.weight_map import WeightMap
+from loong_core.engine.base import Engine
+from loong_core.engine.choice import build_engine, weights_dtype
+from loong_core.nn.decoder import Decoder
+from loong_core.nn.freezing import freeze
+from loong_core.nn.lora import LoraSettings, apply_lora, merge_lora
+from loong_core.parallel.context import ParallelContext
+from loong_core.train.run import Run
+from loong_llm.adapter import save_adapter
+from loong_llm.model import ModelSource, build_stages
+from loong_llm.recipes.training_config import TrainingConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+GENERATION_FILE = "generation_config.json"
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model that is ready to train.
+
+    Attributes:
+        source: what it was built from.
+        engine: what runs it.
+        lora: the adapters' settings, None where weights are trained.
+    """
+
+    source: ModelSource
+    engine: Engine
+    lora: LoraSettings | None
+
+    def flops_per_token(self, sequence_length: int) -> float:
+        """Of forward and backward; with adapters no gradient of the other weights is computed, a third of their work.
+
+        The adapters' own part is not counted.
+        """
+        config = self.source.config
+        spared = 2.0 * config.matmul_parameters() if self.lora is not None else 0.0
+        return config.flops_per_token(sequence_length) - spared
+
+
+def lora_settings(config: TrainingConfig) -> LoraSettings | None:
+    """The `lora` section as the adapters take it.
+
+    Raises:
+        UserError: its values contradict each other.
+    """
+    section = config.lora
+    if section is None:
+        return None
+    targets = (section.targets,) if isinstance(section.targets, str) else tuple(section.targets)
+    return LoraSettings(
+        rank=section.rank,
+        alpha=section.alpha,
+        dropout=section.dropout,
+        targets=targets,
+        rslora=section.rslora,
+        dora=section.dora,
+        seed=config.seed,
+    )
+
+
+def choose_trained(
+    config: TrainingConfig, model: ModelSource, stages: Sequence[Decoder], context: ParallelContext
+) -> tuple[LoraSettings | None, WeightMap, str]:
+    """Leave in training what the run file says: everything, parts by pattern, or adapters that are put on.
+
+    Returns:
+        The adapters' settings, the weight map that the engine needs, and a line for people, empty for everything.
+
+    Raises:
+        UserError: a pattern matches nothing or what cannot be chosen; no stage is needed to find out.
+    """
+    num_layers, lora = model.config.num_layers, lora_settings(config)
+    if lora is not None:
+        weight_map = apply_lora(stages, model.weight_map, num_layers, context, lora)
+        own = sum(each.numel() for stage in stages for each in stage.parameters() if each.requires_grad)
+        return lora, weight_map, f"adapters of rank {lora.rank}: {own:,} parameters are trained"
+    train = config.train
+    if not train.freeze and not train.train_only:
+        return None, model.weight_map, ""
+    count = freeze(stages, model.weight_map, num_layers, context, frozen=train.freeze, trained=train.train_only)
+    return None, model.weight_map, str(count)
+
+
+def build_trained_model(run: Run, config: TrainingConfig, model: ModelSource) -> TrainedModel:
+    """Build this rank's part of the model and put it under the run's engine. Collective."""
+    dtype = weights_dtype(config.engine, run.engine_settings)
+    stages = build_stages(model, run.context, dtype=dtype, initialise=config.model.initialise, seed=config.seed)
+    stages = [stage.to(run.context.device) for stage in stages]
+    lora, weight_map, told = choose_trained(config, model, stages, run.context)
+    if told:
+        run.say(told if run.context.layout.model == 1 else f"{told} on this rank")
+    engine = build_engine(
+        config.engine,
+        stages,
+        weight_map,
+        run.context,
+        run.device,
+        run.engine_settings,
+        hidden_size=model.config.hidden_size,
+    )
+    return TrainedModel(model, engine, lora)
+
+
+def export(
+    run: Run,
+    config: TrainingConfig,
+    model: TrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    end_of_turn_ids: Sequence[int] = (),
+) -> None:
+    """Write what was trained: `hf/` in the run's precision, or `adapter/`. The engine has no further use. Collective.
+
+    Args:
+        run: whose folder and ranks.
+        config: its configuration.
+        model: what was trained.
+        tokenizer: goes with it.
+        end_of_turn_ids: ids at which generation is to stop, in place of the model's own.
+    """
+    source = model.source
+    hf_config: dict[str, Any] = dict(source.hf_config)
+    if config.tokenizer is not None:
+        for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            hf_config[key] = getattr(tokenizer, key)
+    if end_of_turn_ids:
+        hf_config["eos_token_id"] = _one_or_list(end_of_turn_ids)
+    with TemporaryDirectory() as temporary:
+        companions = Path(temporary)
+        changed = config.tokenizer is not None or bool(end_of_turn_ids)
+        _write_companions(companions, source.tokenizer_dir, tokenizer if changed else None, end_of_turn_ids)
+        if model.lora is not None and config.lora is not None and not config.lora.merge:
+            save_adapter(
+                run.folder.adapter,
+                model.engine.weight_pieces(),
+                model.lora,
+                run.context,
+                weight_map=source.weight_map,
+                num_layers=source.config.num_layers,
+                base_model=str(source.weights.path.resolve()) if source.weights is not None else source.name,
+                companions=companions,
+                replace=True,
+            )
+            run.say(f"adapter written to {run.folder.adapter}")
+            return
+        pieces = model.engine.weight_pieces() if model.lora is None else _merged_weights(model, run.context)
+        export_hf(run.folder.hf, hf_config, pieces, run.context, run.dtype, companions=companions, replace=True)
+    run.say(f"model written to {run.folder.hf}")
+
+
+def _merged_weights(model: TrainedModel, context: ParallelContext) -> Iterator[StatePiece]:
+    """This rank's weights once the adapters are in them, without the adapters."""
+    merge_lora(model.engine.stages)
+    for stage in model.engine.stages:
+        for parameter, placement in model.source.weight_map.placements(stage, context):
+            if placement.writes:
+                parts = placement.from_local(parameter.detach())
+                for piece, part in zip(placement.pieces, parts, strict=True):
+                    yield StatePiece("weight", piece, part)
+
+
+def _write_companions(
+    folder: Path, origin: Path | None, tokenizer: PreTrainedTokenizerBase | None, end_of_turn_ids: Sequence[int]
+) -> None:
+    """What goes with the weights: the origin's files, with `tokenizer` in place of its own if there is one."""
+    patterns = (GENERATION_FILE, "*.py", *(TOKENIZER_FILES if tokenizer is None else ()))
+    for file in [file for pattern in patterns for file in (origin.glob(pattern) if origin is not None else ())]:
+        shutil.copyfile(file, folder / file.name)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    generation = folder / GENERATION_FILE
+    if end_of_turn_ids and generation.is_file():
+        values = json.loads(generation.read_text(encoding="utf-8"))
+        values["eos_token_id"] = _one_or_list(end_of_turn_ids)
+        generation.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _one_or_list(ids: Sequence[int]) -> int | list[int]:
+    return ids[0] if len(ids) == 1 else list(ids)

@@ -1,0 +1,125 @@
+"""The run file of `loong-llm train`, whatever the stage. Imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from loong_core.config import MAY_CHANGE, REQUIRED, RunConfig, Section
+from loong_core.config.sections import Count, Fraction, Positive
+
+
+class ModelSection(Section):
+    """What is trained; `model: NAME` is short for `model: {source: NAME}`.
+
+    Attributes:
+        source: a named size (`loong models` lists them), or a Hugging Face folder.
+        initialise: `random` draws weights, `weights` loads the folder's, `auto` loads them where there are any.
+        overrides: keys of the model's `config.json` to replace.
+    """
+
+    shorthand = "source"
+
+    source: Annotated[str, REQUIRED] = ""
+    initialise: Literal["auto", "random", "weights"] = "auto"
+    overrides: dict[str, Any] = Field(default_factory=dict)
+
+
+class SourceSection(Section):
+    """One source: a file, a folder (a dataset too), a glob, the prefix of a .bin/.idx pair; a path is short for it.
+
+    Attributes:
+        path: where it is.
+        weight: its share in the blend, relative to the others'; all sources have one, or none.
+        format: stage sft only: form of the conversations, `messages` (OpenAI), `sharegpt` or `alpaca`; found out by
+            default.
+        fields: stage sft only: our names of fields to the file's, such as `{instruction: question, output: answer}`.
+    """
+
+    shorthand = "path"
+
+    path: Annotated[str, REQUIRED] = ""
+    weight: Positive | None = None
+    format: Literal["messages", "sharegpt", "alpaca"] | None = None
+    fields: dict[str, str] = Field(default_factory=dict)
+
+
+class DataSection(Section):
+    """Documents (stage pretrain) or conversations (stage sft), and how they become sequences.
+
+    Attributes:
+        train: one or several sources.
+        validation: held-out sources.
+        validation_fraction: share of the training documents or conversations to hold out instead.
+        sequence_length: tokens of a sequence.
+        cache: folder for token ids, seen by all ranks; `cache` in the run folder by default.
+        workers: processes that tokenise, at the start of the run.
+        text_key: stage pretrain: field of JSON lines, or column of parquet and arrow files, that holds a document's
+            text.
+        attend_across_documents: stage pretrain: whether attention and labels ignore document boundaries within a
+            sequence.
+        chat_template: stage sft: how conversations are written, a shipped template's name (alpaca, chatml, deepseek,
+            llama2, llama3, minimax, mistral, plain) or a `.jinja` file; the tokenizer's own by default.
+        template_variables: stage sft: values for the template's own variables.
+        train_on: stage sft: what is learnt: all that the assistant says, what it says after the user's last message,
+            or prompts too.
+        bad_samples: stage sft: whether a record that cannot be trained on stops the run, or is left out and counted.
+        long_samples: stage sft: what becomes of a conversation longer than a sequence.
+        packing: stage sft: whether conversations share sequences; each is read apart from its neighbours.
+    """
+
+    train: Annotated[list[SourceSection], REQUIRED] = Field(default_factory=list)
+    validation: list[SourceSection] = Field(default_factory=list)
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    sequence_length: Count = 1024
+    cache: Annotated[str | None, MAY_CHANGE] = None
+    workers: Annotated[Count, MAY_CHANGE] = 1
+    text_key: str = "text"
+    attend_across_documents: bool = False
+    chat_template: str | None = None
+    template_variables: dict[str, Any] = Field(default_factory=dict)
+    train_on: Literal["assistant", "last_turn", "everything"] = "assistant"
+    bad_samples: Literal["stop", "skip"] = "stop"
+    long_samples: Literal["truncate", "split", "drop", "stop"] = "truncate"
+    packing: bool = True
+
+
+class LoraSection(Section):
+    """Low-rank adapters in place of all weights (LoRA).
+
+    Attributes:
+        rank: inner width of an adapter.
+        alpha: an adapter's output is multiplied by `alpha / rank`.
+        dropout: share of an adapter's inputs that is dropped in training.
+        targets: patterns of Hugging Face layer names (`q_proj`, `layers.3.mlp.*`), or `all-linear`.
+        rslora: whether to multiply by `alpha / sqrt(rank)` instead.
+        dora: whether to train the magnitude of each row of a matrix apart from its direction.
+        merge: whether to write the whole model with the adapters in it (`hf/`), not the adapters alone (`adapter/`).
+    """
+
+    rank: Count = 16
+    alpha: Positive = 32.0
+    dropout: Fraction = 0.0
+    targets: str | list[str] = "all-linear"
+    rslora: bool = False
+    dora: bool = False
+    merge: Annotated[bool, MAY_CHANGE] = False
+
+
+class TrainingConfig(RunConfig):
+    """A training run of a language model.
+
+    Attributes:
+        stage: `pretrain` learns documents from random or given weights, `sft` learns to answer in conversations.
+        model: what is trained.
+        tokenizer: a Hugging Face folder, or `bytes` for the built-in one; the model folder's by default.
+        data: what it is trained on.
+        lora: adapters to train in place of the weights, if the section is given; `lora: {}` takes the defaults.
+    """
+
+    stage: Literal["pretrain", "sft"] = "pretrain"
+    model: Annotated[ModelSection, REQUIRED] = ModelSection()
+    tokenizer: str | None = None
+    data: DataSection = DataSection()
+    lora: LoraSection | None = None
