@@ -79,9 +79,9 @@ import sys
 from loong_core.parallel.launch import launch
 rank = '''
 import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *a: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it waits until it is waited for
 os.write(1, b"ready\\\\n")
-signal.pause()
+signal.sigwait([signal.SIGTERM])
 open(sys.argv[1] + "/saved-" + os.environ["RANK"], "w").close()
 sys.exit(128 + signal.SIGTERM)
 '''
