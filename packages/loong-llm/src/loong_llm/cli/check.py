@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from loong_llm.cli.run_arguments import Overrides, Ranks, RunFile
+from loong_core.cli.run_arguments import Overrides, Ranks, RunFile
 
 
 def check(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> None:

@@ -27,9 +27,9 @@ def evaluate(
     import json
     from dataclasses import asdict
 
+    from loong_core.cli.option_names import as_options
     from loong_core.wording import counted
     from loong_llm.cli.inference_options import open_folder
-    from loong_llm.cli.option_names import as_options
     from loong_llm.evaluate import evaluate as judge
 
     model = open_folder(folder, tokenizer, device, precision)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from loong_llm.cli.run_arguments import Overrides, RunFile
+from loong_core.cli.run_arguments import Overrides, RunFile
 
 
 def inspect_data(

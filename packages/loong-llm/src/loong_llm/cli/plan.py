@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loong_llm.cli.run_arguments import Overrides, RunFile
+from loong_core.cli.run_arguments import Overrides, RunFile
 
 if TYPE_CHECKING:
     from loong_core.plan.search import Candidate

@@ -17,8 +17,8 @@ def preprocess(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a pair that is there.")] = False,
 ) -> None:
     """Tokenise text ahead of training into Megatron's .bin and .idx files, which `data.train` takes by their prefix."""
+    from loong_core.cli.option_names import as_options
     from loong_core.wording import counted
-    from loong_llm.cli.option_names import as_options
     from loong_llm.preprocess import preprocess as prepare
     from loong_llm.tokenizer import HuggingFaceEncoder, load_tokenizer
 

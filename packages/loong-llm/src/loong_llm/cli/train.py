@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loong_llm.cli.run_arguments import Overrides, Ranks, RunFile
+from loong_core.cli.run_arguments import Overrides, Ranks, RunFile
 
 
 def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> None:
