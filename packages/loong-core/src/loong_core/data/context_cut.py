@@ -60,6 +60,7 @@ class ContextShare:
         group_tokens: tokens of each Ulysses rank of this rank's group, in order; they follow each other.
         ring_tokens: tokens of each group of the ring.
         steps: in the order in which keys come round the ring: this group's own, then those of the group before it, ...
+        rows: `[tokens]` int64, which of the microbatch's tokens this rank has, in the order in which it has them.
     """
 
     total_tokens: int
@@ -67,6 +68,7 @@ class ContextShare:
     group_tokens: tuple[int, ...]
     ring_tokens: tuple[int, ...]
     steps: tuple[RingStep, ...]
+    rows: Tensor
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> ContextShare:
         """The same on `device`."""
@@ -74,6 +76,7 @@ class ContextShare:
             self,
             trained_tokens=self.trained_tokens.to(device, non_blocking=non_blocking),
             steps=tuple(step.to(device, non_blocking=non_blocking) for step in self.steps),
+            rows=self.rows.to(device, non_blocking=non_blocking),
         )
 
 
@@ -132,6 +135,7 @@ def cut_batch(batch: PackedBatch, context: ParallelContext) -> PackedBatch:
         tuple(stop - start for start, stop in pairwise(bounds)),
         tuple(each.tokens for each in parts),
         (RingStep(own), *(_step(part, parts[source]) for source in sources)),
+        rows,
     )
     device = batch.tokens.device
     return PackedBatch(

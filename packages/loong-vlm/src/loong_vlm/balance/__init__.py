@@ -1,0 +1,1 @@
+"""Evening out the work of data ranks, whose samples differ in text and images."""

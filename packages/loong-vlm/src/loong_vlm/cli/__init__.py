@@ -1,0 +1,1 @@
+"""The `loong-vlm` command. Nothing here imports torch before a command runs."""

@@ -1,0 +1,1 @@
+"""Images, videos and their conversations: from files to packed batches."""

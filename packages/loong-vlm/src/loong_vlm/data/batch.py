@@ -1,0 +1,119 @@
+"""The one form in which text with images travels: packed tokens, and the packed patches of their images.
+
+A sample's text holds placeholder tokens where features of its images go, in the order of the images. Patches of all
+images of a microbatch are laid end to end, as tokens are; a video is an image of several frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from loong_core.data.batch import PackedBatch
+from loong_core.data.context_cut import cut_batch
+from loong_core.parallel.context import ParallelContext
+
+Kind = Literal["image", "video"]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images and videos as a tower reads them, packed end to end.
+
+    Attributes:
+        patches: `[patches, patch_dim]` float, pixels of one patch a row, in the order of the model's processor.
+        grid_thw: `[images, 3]` int64, of each image its frames (after temporal patching), rows and columns of patches;
+            always on the host, where everything that follows from it is worked out.
+        kinds: of each image whether it is an image or a video.
+    """
+
+    patches: Tensor
+    grid_thw: Tensor
+    kinds: tuple[Kind, ...]
+
+    @property
+    def count(self) -> int:
+        """How many images and videos there are."""
+        return len(self.kinds)
+
+    @property
+    def patch_counts(self) -> list[int]:
+        """Patches of each image."""
+        return self.grid_thw.prod(1).tolist()
+
+    def select(self, numbers: Sequence[int]) -> Pictures:
+        """Some of the images, in the order given."""
+        parts = self.patches.split(self.patch_counts)
+        chosen = [parts[number] for number in numbers]
+        patches = torch.cat(chosen) if chosen else self.patches[:0]
+        index = torch.tensor(list(numbers), dtype=torch.int64)
+        return Pictures(patches, self.grid_thw[index], tuple(self.kinds[number] for number in numbers))
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Pictures:
+        """The same with the patches on `device`."""
+        return replace(self, patches=self.patches.to(device, non_blocking=non_blocking))
+
+    @staticmethod
+    def none(patch_dim: int) -> Pictures:
+        """No image at all."""
+        return Pictures(torch.zeros(0, patch_dim), torch.zeros(0, 3, dtype=torch.int64), ())
+
+    @staticmethod
+    def join(parts: Sequence[Pictures]) -> Pictures:
+        """The images of several samples, one sample after the other."""
+        return Pictures(
+            torch.cat([part.patches for part in parts]),
+            torch.cat([part.grid_thw for part in parts]),
+            tuple(kind for part in parts for kind in part.kinds),
+        )
+
+
+@dataclass(frozen=True)
+class VisionBatch:
+    """A microbatch of text with images, or one context rank's share of its tokens (of its images it has all).
+
+    Attributes:
+        text: the tokens; `position_ids` may be `[tokens, axes]`, as the model's rotary embedding wants them.
+        pictures: the images of the microbatch, in the order in which the text shows them.
+        placeholders: `[shown]` int64, rows of this rank's `text.tokens` whose embeddings give way to features.
+        features: `[shown]` int64, which of the microbatch's features goes to each of them; None: all, in order.
+    """
+
+    text: PackedBatch
+    pictures: Pictures
+    placeholders: Tensor
+    features: Tensor | None = None
+
+    @property
+    def tokens(self) -> Tensor:
+        """The text's tokens: engines ask how many there are."""
+        return self.text.tokens
+
+    @property
+    def labels(self) -> Tensor:
+        """The text's labels."""
+        return self.text.labels
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> VisionBatch:
+        """The same batch on `device`."""
+        features = self.features
+        return VisionBatch(
+            self.text.to(device, non_blocking=non_blocking),
+            self.pictures.to(device, non_blocking=non_blocking),
+            self.placeholders.to(device, non_blocking=non_blocking),
+            None if features is None else features.to(device, non_blocking=non_blocking),
+        )
+
+    def share_for(self, context: ParallelContext) -> VisionBatch:
+        """This context rank's share: its tokens, with their placeholders; the images stay whole."""
+        shared = cut_batch(self.text, context)
+        assert shared.share is not None
+        feature_at = torch.full_like(self.text.tokens, -1)
+        feature_at[self.placeholders] = torch.arange(self.placeholders.shape[0], device=feature_at.device)
+        own = feature_at[shared.share.rows]
+        rows = (own >= 0).nonzero().squeeze(1)
+        return VisionBatch(shared, self.pictures, rows, own[rows])
