@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from loong_core.nn.decoder import Decoder
@@ -56,3 +57,22 @@ def test_casting_a_model_leaves_its_frequencies_exact():
     block = BlockConfig(AttentionConfig(2, 1, 8, rotary), FeedForwardConfig(8))
     model = Decoder(DecoderConfig(16, 11, (block,), 1e-6), ParallelContext.single()).to(torch.bfloat16)
     assert torch.equal(model._rotaries[rotary].frequencies, inverse_frequencies(rotary))
+
+
+def test_along_several_axes_each_section_turns_by_its_own_position():
+    plain, by_runs, by_turns = (
+        Rotary(RotaryConfig(1e4, 16, None, sections, interleaved))
+        for sections, interleaved in (((), False), ((4, 2, 2), False), ((4, 2, 2), True))
+    )
+    positions = torch.tensor([[5, 7, 9], [0, 3, 1]])
+    single = [plain.tables(positions[:, axis], torch.float32)[0] for axis in range(3)]
+    for rotary, axes in ((by_runs, [0, 0, 0, 0, 1, 1, 2, 2]), (by_turns, [0, 1, 2, 0, 1, 2, 0, 0])):
+        expected = torch.stack([single[axis][:, number] for number, axis in enumerate(axes)], dim=1)
+        assert torch.equal(rotary.tables(positions, torch.float32)[0], expected)
+        same = positions[:, :1].expand(-1, 3)
+        assert torch.equal(rotary.tables(same, torch.float32)[1], rotary.tables(positions[:, 0], torch.float32)[1])
+
+
+def test_positions_along_several_axes_are_refused_by_a_model_of_one():
+    with pytest.raises(ValueError, match="positions along 3 axes"):
+        Rotary(RotaryConfig(1e4, 8)).tables(torch.zeros(2, 3, dtype=torch.int64), torch.float32)

@@ -34,7 +34,7 @@ def test_all_faults_of_a_config_are_told_at_once():
     message = str(caught.value)
     assert "hidden_act: 'gelu' is not supported by the llama family (supported: 'silu')" in message
     assert "rms_norm_eps: is 'small'" in message
-    assert "'longrope' is not supported (supported: default, linear, llama3)" in message
+    assert "'longrope' is not supported (supported: default, dynamic, linear, llama3, mrope)" in message
     assert "vocab_size: is missing (is it vocab_sise?)" in message
 
 

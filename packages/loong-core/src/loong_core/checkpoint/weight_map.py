@@ -9,8 +9,8 @@ gradients and optimizer moments of any dtype, and nothing is read or computed un
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import torch
@@ -110,6 +110,26 @@ class Rule:
         object.__setattr__(self, "spans", spans)
         object.__setattr__(self, "layers", None if layers is None else tuple(layers))
         object.__setattr__(self, "experts", experts)
+
+
+def part_rules(rules: Iterable[Rule], num_layers: int, ours: str, theirs: Callable[[str], str]) -> list[Rule]:
+    """The rules of a model that is a part of a larger one.
+
+    Args:
+        rules: of the part by itself.
+        num_layers: its layers; the whole may have parts with other numbers of them.
+        ours: what comes before the names of its parameters.
+        theirs: what its Hugging Face tensors are called in the whole, by their own names.
+    """
+    return [
+        Rule(
+            ours + rule.ours,
+            *(replace(span, name=theirs(span.name)) for span in rule.spans),
+            layers=rule.layers if rule.layers is not None or "{layer}" not in rule.ours else range(num_layers),
+            experts=rule.experts,
+        )
+        for rule in rules
+    ]
 
 
 @dataclass(frozen=True)

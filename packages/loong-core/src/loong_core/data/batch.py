@@ -22,7 +22,8 @@ class PackedBatch:
     Attributes:
         tokens: `[tokens]` int64, input ids.
         labels: `[tokens]` int64, the id that follows each input id, or `IGNORED_LABEL`.
-        position_ids: `[tokens]` int64, restarting at 0 with each sequence.
+        position_ids: `[tokens]` int64, restarting at 0 with each sequence; `[tokens, axes]` for models whose rotary
+            embedding turns by several axes.
         cu_seqlens: `[sequences + 1]` int32, start of each sequence and, last, the number of tokens. Attention never
             crosses these boundaries.
         max_seqlen: length of the longest sequence, a Python int so that no kernel launch waits for the device.

@@ -12,6 +12,7 @@ from loong_core.nn.key_value_cache import KeyValueCache
 from loong_core.nn.moe.load import RoutingRecord
 from loong_core.nn.norm import ResidualNorm
 from loong_core.nn.rotary import Rotary
+from loong_core.nn.token_features import TokenFeatures
 from loong_core.nn.vocabulary import VocabularyParallelEmbedding, VocabularyParallelHead
 from loong_core.parallel.context import ParallelContext
 
@@ -86,12 +87,15 @@ class Decoder(nn.Module):
         end = self.embedding if self.embedding is not None else self.head
         return None if end is None else end.weight
 
-    def forward(self, batch: PackedBatch, hidden: Tensor | None = None) -> Tensor:
+    def forward(
+        self, batch: PackedBatch, hidden: Tensor | None = None, features: TokenFeatures | None = None
+    ) -> Tensor:
         """Run this stage.
 
         Args:
             batch: the whole microbatch, on every stage; with several context ranks this one's share of it.
             hidden: `[tokens / tensor, hidden_size]` from the stage before; None on the first.
+            features: what stands in the place of tokens, on the stages whose embedding or layers take it.
 
         Returns:
             With a head the loss of each token, `[tokens]` float32 (float64 for a float64 model), 0 where the label is
@@ -101,25 +105,32 @@ class Decoder(nn.Module):
         record = None
         if self.config.mixtures and torch.is_grad_enabled():
             record = RoutingRecord(batch.total_tokens, batch.trained_tokens, len(self.config.mixtures))
-        stream, added = self._transform(batch, hidden, record=record)
+        stream, added = self._transform(batch, hidden, features, record=record)
         if self.norm is None or self.head is None:
             return stream if added is None else stream + added
         return self.head(self.norm(stream, added)[0], batch.labels)
 
-    def logits(self, batch: PackedBatch, hidden: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
+    def logits(
+        self,
+        batch: PackedBatch,
+        hidden: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        features: TokenFeatures | None = None,
+    ) -> Tensor:
         """Scores of every next token, `[tokens, vocab_size]` in the model's dtype; labels are not looked at.
 
         Args:
             batch: the tokens; with a cache the new ones only, at the positions that follow (see `KeyValueCache`).
             hidden: from the stage before; None on the first.
             cache: keys and values of earlier tokens; the batch's are added to it.
+            features: what stands in the place of tokens.
 
         Raises:
             ValueError: on a stage without a head.
         """
         if self.norm is None or self.head is None:
             raise ValueError("this pipeline stage has no head: ask the last one for logits")
-        stream, added = self._transform(batch, hidden, cache)
+        stream, added = self._transform(batch, hidden, features, cache)
         if cache is not None:
             cache.advance(batch)
         return self.head.logits(self.norm(stream, added)[0], batch.tokens.shape[0])
@@ -133,6 +144,7 @@ class Decoder(nn.Module):
         self,
         batch: PackedBatch,
         hidden: Tensor | None,
+        features: TokenFeatures | None,
         cache: KeyValueCache | None = None,
         record: RoutingRecord | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -140,6 +152,8 @@ class Decoder(nn.Module):
         stream = self.embedding(batch.tokens) if self.embedding is not None else hidden
         if stream is None:
             raise ValueError("this pipeline stage has no embedding and was given no hidden states")
+        if features is not None and self.embedding is not None:
+            stream = features.put_into(stream)
         rotations = {
             config: rotary.tables(batch.position_ids, stream.dtype) for config, rotary in self._rotaries.items()
         }
@@ -147,4 +161,6 @@ class Decoder(nn.Module):
         for number, block in self.layers.items():
             rotation = rotations[self.config.blocks[int(number)].mixer.rotary]
             stream, added = block(stream, added, batch, rotation, cache, record)
+            if features is not None:
+                added = features.added_after(int(number), added)
         return stream, added

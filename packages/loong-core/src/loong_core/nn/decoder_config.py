@@ -51,11 +51,16 @@ class RotaryConfig:
         theta: base of the geometric series of wavelengths.
         dim: how many leading dimensions of each head rotate.
         scaling: how the frequencies are stretched, None for not at all.
+        sections: where tokens have positions along several axes (M-RoPE, arXiv:2409.12191: time, height, width), how
+            many of the `dim / 2` frequencies turn by each; empty for one axis.
+        interleaved: whether the axes take turns (t h w t h w ... t t), rather than each having a run of frequencies.
     """
 
     theta: float
     dim: int
     scaling: RotaryScaling | None = None
+    sections: tuple[int, ...] = ()
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)

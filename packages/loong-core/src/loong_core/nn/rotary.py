@@ -39,6 +39,18 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     return torch.where(between, blended, stretched)
 
 
+def frequency_axes(config: RotaryConfig) -> Tensor | None:
+    """Which axis of the positions each frequency turns by, `[dim / 2]` int64; None where there is one axis only."""
+    if not config.sections:
+        return None
+    if not config.interleaved:
+        return torch.repeat_interleave(torch.arange(len(config.sections)), torch.tensor(config.sections))
+    axes = torch.zeros(config.dim // 2, dtype=torch.int64)
+    for axis, count in enumerate(config.sections[1:], start=1):
+        axes[axis : count * len(config.sections) : len(config.sections)] = axis
+    return axes
+
+
 class Rotary:
     """Tables of one rotary configuration.
 
@@ -47,12 +59,13 @@ class Rotary:
 
     def __init__(self, config: RotaryConfig) -> None:
         self.frequencies = inverse_frequencies(config)
+        self.axes = frequency_axes(config)
 
     def tables(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each position's angles.
 
         Args:
-            position_ids: `[tokens]` int64.
+            position_ids: `[tokens]` int64, or `[tokens, axes]`; along several axes with one position, the same on all.
             dtype: the model's; float64 models get the float32 angles' tables in float64, others float32 tables.
 
         Returns:
@@ -60,6 +73,13 @@ class Rotary:
         """
         if self.frequencies.device != position_ids.device:
             self.frequencies = self.frequencies.to(position_ids.device)
-        angles = position_ids.float()[:, None] * self.frequencies
+            self.axes = None if self.axes is None else self.axes.to(position_ids.device)
+        if position_ids.ndim == 1:
+            positions = position_ids[:, None]
+        elif self.axes is not None:
+            positions = position_ids[:, self.axes]
+        else:
+            raise ValueError(f"positions along {position_ids.shape[1]} axes for a rotary embedding of one axis")
+        angles = positions.float() * self.frequencies
         table_dtype = torch.promote_types(dtype, torch.float32)
         return angles.cos().to(table_dtype), angles.sin().to(table_dtype)

@@ -89,13 +89,19 @@ class ConfigReader:
         new = self.hf.get("rope_parameters") or {}
         old = self.hf.get("rope_scaling") or {}
         where = "rope_parameters" if new else "rope_scaling"
-        parameters = {"rope_theta": self.hf.get("rope_theta", 10000.0)} | old | new
+        parameters: dict[str, Any] = {"rope_theta": self.hf.get("rope_theta", 10000.0)} | old | new
         if not isinstance(parameters["rope_theta"], int | float) or parameters["rope_theta"] <= 0:
             self.fault(f"{where}.rope_theta", f"is {parameters['rope_theta']!r}", "a positive number is wanted")
             parameters["rope_theta"] = 10000.0
         partial = parameters.get("partial_rotary_factor", self.hf.get("partial_rotary_factor", 1.0))
-        scaling = self._scaling(parameters, where)
-        return RotaryConfig(float(parameters["rope_theta"]), int(head_dim * partial), scaling)
+        dim, scaling = int(head_dim * partial), self._scaling(parameters, where)
+        sections = tuple(parameters.get("mrope_section") or ())
+        if sections and (not all(isinstance(each, int) for each in sections) or sum(sections) != dim // 2):
+            what = f"is {list(sections)}, of which the sum is not half the {dim} rotating dimensions of a head"
+            self.fault(f"{where}.mrope_section", what)
+            sections = ()
+        interleaved = bool(parameters.get("mrope_interleaved", False))
+        return RotaryConfig(float(parameters["rope_theta"]), dim, scaling, sections, interleaved)
 
     def fault(self, key: str, what: str, fix: str = "") -> None:
         """Add a fault of one key."""
@@ -125,11 +131,15 @@ class ConfigReader:
         kind = parameters.get("rope_type", parameters.get("type", "default"))
         wanted = {
             "default": (),
+            "mrope": (),
+            "dynamic": (),  # up to max_position_embeddings, beyond which no run goes, it is the default
             "linear": ("factor",),
             "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
         }.get(kind)
         if wanted is None:
-            self.fault(f"{where}.rope_type", f"{kind!r} is not supported", "supported: default, linear, llama3")
+            self.fault(
+                f"{where}.rope_type", f"{kind!r} is not supported", "supported: default, dynamic, linear, llama3, mrope"
+            )
             return None
         missing = [key for key in wanted if not isinstance(parameters.get(key), int | float)]
         if missing:
