@@ -52,3 +52,16 @@ def test_a_tracker_gets_figures_only_and_continues_its_run(tmp_path, monkeypatch
     tracker.write({"step": 3, "loss": 1.5, "mfu": None, "skipped": True})
     tracker.close()
     assert calls == [None, "abc", (3, {"loss": 1.5, "skipped": 1.0}), "finished"]
+
+
+def test_a_run_that_wandb_refuses_is_a_users_error_with_a_way_out(tmp_path, monkeypatch):
+    class Refusing:
+        Error = type("Error", (Exception,), {})
+
+        def init(self, **_):
+            raise self.Error("No API key configured.")
+
+    monkeypatch.setitem(sys.modules, "wandb", Refusing())
+    settings = LoggingSection.model_validate({"wandb": {"project": "p"}})
+    with pytest.raises(UserError, match=r"logging\.wandb: No API key configured; .*offline=true"):
+        open_trackers(settings, tmp_path, {}, resume_after=0)

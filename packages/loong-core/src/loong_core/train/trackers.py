@@ -28,7 +28,7 @@ def open_trackers(
     """The trackers that a run file asks for.
 
     Raises:
-        UserError: one is not installed; names the extra that brings it.
+        UserError: one is not installed (names the extra that brings it), or W&B refuses the run.
     """
     trackers: list[Tracker] = []
     if settings.tensorboard:
@@ -69,16 +69,21 @@ class Wandb:
             raise _missing("logging.wandb", "wandb") from error
         identity = folder / "wandb" / "run_id"
         known = identity.read_text(encoding="utf-8").strip() if identity.exists() else None
-        self._run = wandb.init(
-            project=settings.project,
-            entity=settings.entity,
-            name=settings.name,
-            mode="offline" if settings.offline else "online",
-            dir=str(folder),
-            config=config,
-            id=known,
-            resume="allow",
-        )
+        try:
+            self._run = wandb.init(
+                project=settings.project,
+                entity=settings.entity,
+                name=settings.name,
+                mode="offline" if settings.offline else "online",
+                dir=str(folder),
+                config=config,
+                id=known,
+                resume="allow",
+            )
+        except wandb.Error as error:  # no key, no such project, no network
+            raise UserError(
+                f"logging.wandb: {str(error).rstrip('.')}; or set logging.wandb.offline=true and sync later"
+            ) from error
         identity.parent.mkdir(parents=True, exist_ok=True)
         identity.write_text(self._run.id, encoding="utf-8")
 
