@@ -10,7 +10,7 @@ from loong_core.data.batch import IGNORED_LABEL
 from loong_core.data.blend_schedule import BlendPoint, ScheduledBlend
 from loong_core.data.marks import mark, unmark
 from loong_core.data.packed_samples import HeldOutSamples, PackedSamples
-from loong_core.data.packing import best_fit, pack_window, places
+from loong_core.data.packing import SecondBudget, best_fit, pack_window, places
 from loong_core.data.sequences import Sequences
 from loong_core.data.stream import Stream
 from loong_core.data.token_store import TokenStore
@@ -52,6 +52,14 @@ def test_best_fit_takes_each_sample_once_and_fills_no_sequence_over():
 
 def test_best_fit_puts_each_sample_where_least_room_is_left():
     assert best_fit([6, 3, 4, 5, 2], 10) == [[0, 2], [1, 3, 4]]
+
+
+def test_best_fit_keeps_to_a_second_budget():
+    lengths, patches = [6, 3, 4, 5, 2], [0, 9, 0, 0, 9]
+    assert best_fit(lengths, 10, SecondBudget(patches, 9)) == [[0, 2], [1, 3], [4]]
+    assert best_fit(lengths, 10, SecondBudget(patches, 18)) == best_fit(lengths, 10)
+    with pytest.raises(ValueError, match="takes 9 of a second budget of 8"):
+        best_fit(lengths, 10, SecondBudget(patches, 8))
 
 
 def test_best_fit_finds_a_perfect_packing_of_halves_and_quarters():

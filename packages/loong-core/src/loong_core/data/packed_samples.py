@@ -26,6 +26,9 @@ from loong_core.errors import UserError
 WINDOW = 8192
 """Samples that packing looks ahead."""
 
+Stretch = tuple[int, int, int]
+"""A sample of a store, and the first and last of its places that are packed, as `range` counts."""
+
 
 class PackedSamples:
     """The sequences of one store of marked samples, epoch after epoch.
@@ -47,6 +50,8 @@ class PackedSamples:
     """
 
     attend_across_documents = False
+    second_capacity: int | None = None
+    """What a sequence holds at most of a second budget (`second_size`), None where there is none."""
 
     def __init__(
         self,
@@ -70,7 +75,7 @@ class PackedSamples:
         self.multiple = multiple
         self.count = PackingCount()
         self._seed, self._source = seed, source
-        self._policy: LongSamples = long_samples
+        self.policy: LongSamples = long_samples
         self._pieces, self._bounds = self._plan(window)
         self.per_epoch = len(self._bounds) - 1
         if self.per_epoch == 0:
@@ -84,22 +89,35 @@ class PackedSamples:
     @property
     def key(self) -> tuple[Any, ...]:
         """What, beside the store and the sequence length, decides the samples."""
-        return self._seed, self._source, self._policy, self.packing, self.multiple
+        return self._seed, self._source, self.policy, self.packing, self.multiple
 
     def sample(self, draw: int) -> Sample:
         """The `draw`-th sequence since the beginning of epoch 0."""
+        return self.sequence(self.number(draw))
+
+    def number(self, draw: int) -> int:
+        """Which sequence the `draw`-th since the beginning of epoch 0 is."""
         epoch, position = divmod(draw, self.per_epoch)
         if epoch != self._epoch:
             self._order = permutation(self.per_epoch, self._seed, self._source, epoch, 1)
             self._epoch = epoch
-        return self.sequence(int(self._order[position]))
+        return int(self._order[position])
+
+    def stretches(self, number: int) -> list[Stretch]:
+        """What sequence `number` of `per_epoch` is made of."""
+        pieces = self._pieces[self._bounds[number] : self._bounds[number + 1]].tolist()
+        return [(index, start, stop) for index, start, stop in pieces]
 
     def sequence(self, number: int) -> Sample:
         """Sequence `number` of `per_epoch`, in the order in which they were packed."""
+        return self.lay_out(self.stretches(number))
+
+    def lay_out(self, stretches: Sequence[Stretch]) -> Sample:
+        """These stretches end to end as one sequence."""
         tokens, labels, lengths = [], [], []
-        for index, start, stop in self._pieces[self._bounds[number] : self._bounds[number + 1]].tolist():
+        for index, start, stop in stretches:
             ids, trained = unmark(self.store.document(index)[start : stop + 1])
-            padded = self._padded(stop - start)
+            padded = self.places((index, start, stop))
             own_tokens, own_labels = np.zeros(padded, np.int64), np.full(padded, IGNORED_LABEL, np.int64)
             own_tokens[: stop - start] = ids[:-1]
             own_labels[: stop - start] = np.where(trained[1:], ids[1:], IGNORED_LABEL)
@@ -114,20 +132,37 @@ class PackedSamples:
             lengths.append(free)
         return Sample(np.concatenate(tokens), np.concatenate(labels), lengths)
 
+    def places(self, stretch: Stretch) -> int:
+        """Places that a stretch takes of a sequence."""
+        return self._padded(stretch[2] - stretch[1])
+
+    def second_size(self, stretch: Stretch) -> int:
+        """What a stretch takes of the second budget."""
+        return 0
+
     def _padded(self, length: int) -> int:
         return -(-length // self.multiple) * self.multiple
 
     def _plan(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where each sequence's tokens are: pieces `[pieces, 3]` of sample, start, stop, and each sequence's bounds."""
         order = permutation(len(self.store), self._seed, self._source, 0)
-        waiting: list[tuple[int, int, int]] = []
+        size = None if self.second_capacity is None else self.second_size
+        waiting: list[Stretch] = []
         pieces: list[NDArray[np.int64]] = []
         sizes: list[int] = []
         for first in range(0, len(order), window):
             fresh = self._stretches(order[first : first + window])
             if self.packing:
                 last = first + window >= len(order)
-                given, waiting = pack_window(waiting, fresh, self._places, self.sequence_length, last=last)
+                given, waiting = pack_window(
+                    waiting,
+                    fresh,
+                    self.places,
+                    self.sequence_length,
+                    last=last,
+                    size=size,
+                    second_capacity=self.second_capacity or 0,
+                )
             else:
                 given = [[stretch] for stretch in fresh]
             if given:
@@ -140,34 +175,40 @@ class PackedSamples:
         np.cumsum(sizes, out=bounds[1:])
         return np.concatenate(pieces) if pieces else np.zeros((0, 3), np.int64), bounds
 
-    def _places(self, stretch: tuple[int, int, int]) -> int:
-        return self._padded(stretch[2] - stretch[1])
-
-    def _stretches(self, samples: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    def _stretches(self, samples: NDArray[np.int64]) -> list[Stretch]:
         """The stretches of these samples that are packed; long ones are cut as asked for and counted."""
-        found: list[tuple[int, int, int]] = []
+        found: list[Stretch] = []
         lengths = (self.store.lengths[samples] - 1).tolist()
         for index, length in zip(samples.tolist(), lengths, strict=True):
-            if length <= self.sequence_length:
+            if self.fits((index, 0, length)):
                 if length > 0:
                     found.append((index, 0, length))
                 continue
             found.extend((index, start, stop) for start, stop in self._cut(index, length))
         return found
 
+    def fits(self, stretch: Stretch) -> bool:
+        """Whether a sequence holds the whole stretch."""
+        within = self.second_capacity is None or self.second_size(stretch) <= self.second_capacity
+        return stretch[2] - stretch[1] <= self.sequence_length and within
+
+    def cuts(self, index: int, length: int) -> list[tuple[int, int]]:
+        """Where a sample of `length` places that does not fit is cut."""
+        return places(length, self.sequence_length, self.policy)
+
     def _cut(self, index: int, length: int) -> list[tuple[int, int]]:
-        if self._policy == "stop":
+        if self.policy == "stop":
             raise UserError(
                 f"{self.store.name}: sample {index} has {length + 1:,} tokens, data.sequence_length is "
                 f"{self.sequence_length:,}; raise it, or set data.long_samples to truncate, split or drop"
             )
         _, trained = unmark(self.store.document(index))
-        cut = places(length, self.sequence_length, self._policy)
+        cut = self.cuts(index, length)
         kept = [(start, stop) for start, stop in cut if trained[start + 1 : stop + 1].any()]
         self.count.lost_tokens += length - sum(stop - start for start, stop in kept)
         if not kept:
             self.count.dropped += 1
-        elif self._policy == "truncate":
+        elif self.policy == "truncate":
             self.count.truncated += 1
         else:
             self.count.split += 1

@@ -20,7 +20,20 @@ FULL_ENOUGH = 0.995
 """A sequence filled to this share is given out at once; emptier ones may wait for better company."""
 
 
-def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+@dataclass(frozen=True)
+class SecondBudget:
+    """What a sequence holds only so much of, beside tokens, such as patches of images.
+
+    Attributes:
+        sizes: of each sample.
+        capacity: of a sequence.
+    """
+
+    sizes: Sequence[int]
+    capacity: int
+
+
+def best_fit(lengths: Sequence[int], capacity: int, second: SecondBudget | None = None) -> list[list[int]]:
     """Pack by best-fit-decreasing: the longest first, each into the fullest sequence that still holds it.
 
     Best-fit-decreasing needs at most 11/9 of the best possible number of sequences, plus 4 (D. S. Johnson, 1973). The
@@ -30,6 +43,7 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     Args:
         lengths: tokens of each sample.
         capacity: tokens of a sequence.
+        second: another budget that sequences keep to; a sample then goes to the fullest sequence with room in both.
 
     Returns:
         The indices of the samples of each sequence, rising within a sequence.
@@ -40,20 +54,32 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     by_room: dict[int, list[list[int]]] = {}
     rooms = 0
     sequences: list[list[int]] = []
+    used: dict[int, int] = {}  # of the second budget, by the identity of the sequence
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         length = lengths[index]
         if not 0 < length <= capacity:
             raise ValueError(f"sample {index} has {length} tokens, a sequence holds 1 to {capacity}")
-        fitting = rooms >> length
-        if fitting:
-            room = length + (fitting & -fitting).bit_length() - 1
-            sequence = by_room[room].pop()
-            if not by_room[room]:
+        size = second.sizes[index] if second is not None else 0
+        if second is not None and size > second.capacity:
+            raise ValueError(f"sample {index} takes {size} of a second budget of {second.capacity}")
+        room, sequence = capacity, None
+        fitting = rooms >> length << length
+        while fitting and sequence is None:
+            room = (fitting & -fitting).bit_length() - 1
+            fitting &= fitting - 1
+            alike = by_room[room]
+            for place in range(len(alike) - 1, -1, -1):
+                if second is None or used[id(alike[place])] + size <= second.capacity:
+                    sequence = alike.pop(place)
+                    break
+            if not alike:
                 rooms ^= 1 << room
-        else:
+        if sequence is None:
             room, sequence = capacity, []
             sequences.append(sequence)
         sequence.append(index)
+        if second is not None:
+            used[id(sequence)] = used.get(id(sequence), 0) + size
         left = room - length
         if left:
             by_room.setdefault(left, []).append(sequence)
@@ -64,7 +90,14 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def pack_window[T](
-    waiting: Sequence[T], fresh: Sequence[T], length: Callable[[T], int], capacity: int, *, last: bool
+    waiting: Sequence[T],
+    fresh: Sequence[T],
+    length: Callable[[T], int],
+    capacity: int,
+    *,
+    last: bool,
+    size: Callable[[T], int] | None = None,
+    second_capacity: int = 0,
 ) -> tuple[list[list[T]], list[T]]:
     """Pack one window of a stream.
 
@@ -77,13 +110,16 @@ def pack_window[T](
         length: tokens of a sample.
         capacity: tokens of a sequence.
         last: whether the stream ends here; nothing then waits.
+        size: what a sample takes of a second budget; None: there is none.
+        second_capacity: what a sequence holds of it.
 
     Returns:
         The sequences given out, and the samples that wait, in order of arrival.
     """
     samples = [*waiting, *fresh]
     lengths = [length(sample) for sample in samples]
-    sequences = best_fit(lengths, capacity)
+    sizes = None if size is None else SecondBudget([size(sample) for sample in samples], second_capacity)
+    sequences = best_fit(lengths, capacity, sizes)
     if last:
         return [[samples[index] for index in sequence] for sequence in sequences], []
     filled = [sum(lengths[index] for index in sequence) for sequence in sequences]

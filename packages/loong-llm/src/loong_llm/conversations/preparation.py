@@ -6,12 +6,8 @@ blocks' order, so that the store does not depend on how many processes there wer
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from loong_core.data.in_order import in_order
 from loong_core.data.marks import mark
 from loong_core.data.token_store import smallest_dtype
 from loong_core.errors import UserError
@@ -44,6 +41,10 @@ class Recipe:
     format: FormatName
     fields: Mapping[str, str] = field(default_factory=dict)
     bad_samples: BadSamples = "stop"
+
+    def __call__(self, block: RecordBlock) -> Prepared:
+        """The samples of a block."""
+        return _prepare_block(block, self)
 
 
 @dataclass
@@ -174,40 +175,7 @@ def prepare(
     Raises:
         UserError: a bad sample, if they are to stop the run; names file and line.
     """
-    if workers <= 1:
-        for block in blocks:
-            yield block, _prepare_block(block, recipe)
-        return
-    waiting: list[tuple[RecordBlock, Future[Prepared]]] = []
-    blocks = iter(blocks)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(recipe,)) as pool:
-        try:
-            while True:
-                for block in itertools.islice(blocks, 2 * workers - len(waiting)):
-                    waiting.append((block, pool.submit(_work, block)))
-                if not waiting:
-                    return
-                block, done = waiting.pop(0)
-                yield block, done.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-_worker: Recipe | None = None
-
-
-def _start_worker(recipe: Recipe) -> None:
-    global _worker  # a worker process has one job for its whole life
-    _worker = recipe
-    # One thread a process: the processes already fill the cores.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _work(block: RecordBlock) -> Prepared:
-    if _worker is None:
-        raise AssertionError("a preparing worker was used before it was started")
-    return _prepare_block(block, _worker)
+    return in_order(blocks, recipe, workers=workers)
 
 
 def _prepare_block(block: RecordBlock, recipe: Recipe) -> Prepared:
