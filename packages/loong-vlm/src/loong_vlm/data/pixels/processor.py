@@ -14,21 +14,32 @@ Grid = tuple[int, int, int]
 
 
 class PixelProcessor(Protocol):
-    """Turns decoded images and videos into the patches that a tower reads.
+    """Turns decoded images and videos into the patches that a tower reads."""
 
-    Attributes:
-        patch_dim: values of a patch.
-        temporal: frames of a patch.
-        normalisation: what bytes become.
-        frames: which frames of a video are taken.
-        fingerprint: equal fingerprints mean equal grids and pixels of every image.
-    """
+    @property
+    def patch_dim(self) -> int:
+        """Values of a patch."""
+        ...
 
-    patch_dim: int
-    temporal: int
-    normalisation: Normalisation
-    frames: FrameChoice
-    fingerprint: str
+    @property
+    def temporal(self) -> int:
+        """Frames of a patch."""
+        ...
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """What bytes become."""
+        ...
+
+    @property
+    def frames(self) -> FrameChoice:
+        """Which frames of a video are taken."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal fingerprints mean equal grids and pixels of every image."""
+        ...
 
     def image_grid(self, height: int, width: int) -> Grid:
         """The grid of an image of this size.

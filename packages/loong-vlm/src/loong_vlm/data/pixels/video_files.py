@@ -19,7 +19,7 @@ def video_facts(data: bytes) -> VideoFacts:
     """Frames, rate and size of a video's first stream; where the header tells no number of frames, they are counted.
 
     Raises:
-        UserError: it is empty or no video, or PyAV is missing.
+        UserError: it is empty or no video.
     """
     with _opened(data) as (container, stream):
         frames = stream.frames or sum(1 for packet in container.demux(stream) if packet.size)
@@ -58,10 +58,9 @@ def decode_frames(data: bytes, indices: Sequence[int]) -> Tensor:
 
 @contextmanager
 def _opened(data: bytes) -> Iterator[tuple[Any, Any]]:
-    try:
-        import av
-    except ImportError as error:
-        raise UserError("videos need PyAV; pip install 'loong-vlm[video]'") from error
+    import av  # loads FFmpeg, which runs without a video need not pay for
+    from av.error import FFmpegError
+
     if not data:
         raise UserError("the file is empty (0 bytes); copy it again, or leave it out")
     try:
@@ -69,5 +68,5 @@ def _opened(data: bytes) -> Iterator[tuple[Any, Any]]:
             if not container.streams.video:
                 raise UserError("it holds no video stream; leave it out")
             yield container, container.streams.video[0]
-    except av.FFmpegError as error:
+    except FFmpegError as error:
         raise UserError(f"it is no video that FFmpeg can decode ({error}); copy it again, or leave it out") from error
