@@ -70,8 +70,7 @@ def _hugging_face(path: Path) -> ConvertSource:
     if folder is None:
         raise UserError(f"{path} has a config but no weights to convert")
     shapes = model.weight_map.tensors(model.config.num_layers)
-    second = model.family.tied_tensors if model.config.tie_embeddings else {}
-    optional = {name: shapes[first] for name, first in second.items() if name not in shapes}
+    optional = {name: shapes[first] for name, first in model.duplicates().items() if name not in shapes}
     folder.check(shapes, optional=optional, harmless=model.family.harmless_tensors)
 
     def read(name: str) -> Tensor:

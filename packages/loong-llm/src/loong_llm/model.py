@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from loong_core.checkpoint.hf_load import load_weights
 from loong_core.checkpoint.hf_reader import HFFolder
@@ -33,7 +34,7 @@ class ModelSource:
         name: what the user called it.
         hf_config: its `config.json`, overrides applied.
         family: whose it is.
-        config: the decoder it describes.
+        config: the decoder it describes, or that is a part of it.
         weights: the folder with its weights, None if it has none.
         tokenizer_dir: the folder with its tokenizer, None if it has none.
     """
@@ -47,12 +48,30 @@ class ModelSource:
     weight_map: WeightMap = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight_map", self.family.weight_map(self.config))
+        object.__setattr__(self, "weight_map", self.make_weight_map())
+
+    def make_weight_map(self) -> WeightMap:
+        """The model's parameters in terms of its Hugging Face tensors."""
+        return self.family.weight_map(self.config)
+
+    def make_stage(
+        self, context: ParallelContext, *, layers: range, embedding: bool, head: bool, dtype: torch.dtype
+    ) -> nn.Module:
+        """The module of a pipeline stage, without weights; arguments are `Decoder`'s."""
+        return Decoder(self.config, context, layers=layers, embedding=embedding, head=head, dtype=dtype)
+
+    def duplicates(self) -> Mapping[str, str]:
+        """Second copies of a tied table that its checkpoints may hold: name to the first's name."""
+        return self.family.tied_tensors if self.config.tie_embeddings else {}
+
+    def parameter_count(self) -> int:
+        """How many parameters the whole model has."""
+        return self.config.parameter_count()
 
     def described(self, precision: str, *, overridden: bool = False) -> str:
         """A line of news at the start of a run."""
         changed = " with overrides" if overridden else ""
-        return f"model: {self.name}{changed}, {self.config.parameter_count():,} parameters, {precision}"
+        return f"model: {self.name}{changed}, {self.parameter_count():,} parameters, {precision}"
 
 
 def open_model(source: str | Path, overrides: Mapping[str, Any] | None = None) -> ModelSource:
@@ -68,10 +87,13 @@ def open_model(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     model = read_model_config(source, overrides)
     folder = None if model.folder is None else HFFolder(model.folder)
     weights = folder if folder is not None and folder.has_weights else None
-    has_tokenizer = folder is not None and any(file for kind in _TOKENIZER_FILES for file in folder.path.glob(kind))
-    return ModelSource(
-        model.name, model.hf_config, model.family, model.config, weights, model.folder if has_tokenizer else None
-    )
+    return ModelSource(model.name, model.hf_config, model.family, model.config, weights, tokenizer_of(model.folder))
+
+
+def tokenizer_of(folder: Path | None) -> Path | None:
+    """The folder, if there is a tokenizer in it."""
+    found = folder is not None and any(file for kind in _TOKENIZER_FILES for file in folder.glob(kind))
+    return folder if found else None
 
 
 def build_stages(
@@ -81,7 +103,7 @@ def build_stages(
     dtype: torch.dtype = torch.float32,
     initialise: Initialise = "auto",
     seed: int = 0,
-) -> list[Decoder]:
+) -> list[Any]:
     """This rank's modules, one a virtual pipeline stage, with weights.
 
     Args:
@@ -97,8 +119,7 @@ def build_stages(
     config = model.config
     stages_of_rank = context.layout.stage_layers(config.num_layers, config.layer_costs())[context.pipeline.rank]
     stages = [
-        Decoder(
-            config,
+        model.make_stage(
             context,
             layers=layers,
             embedding=context.is_first_stage and number == 0,
@@ -115,7 +136,7 @@ def build_stages(
     return stages
 
 
-def fill(stages: list[Decoder], model: ModelSource, context: ParallelContext) -> None:
+def fill(stages: Sequence[nn.Module], model: ModelSource, context: ParallelContext) -> None:
     """Load the model's weights into stages built with `context`.
 
     Raises:
@@ -130,5 +151,5 @@ def fill(stages: list[Decoder], model: ModelSource, context: ParallelContext) ->
         context,
         model.weights,
         harmless=model.family.harmless_tensors,
-        duplicates=model.family.tied_tensors if model.config.tie_embeddings else None,
+        duplicates=model.duplicates(),
     )

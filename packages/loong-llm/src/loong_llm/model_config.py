@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +16,7 @@ from loong_core.parallel.layout import Layout
 from loong_llm.families.family import Family
 from loong_llm.families.registry import find_family, named_config, named_configs
 
-_OPTIONAL_KEYS = frozenset(
+OPTIONAL_KEYS = frozenset(
     {
         *("attention_bias", "mlp_bias", "tie_word_embeddings", "head_dim", "num_key_value_heads", "rms_norm_eps"),
         *("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "initializer_range"),
@@ -55,20 +55,35 @@ def read_model_config(source: str | Path, overrides: Mapping[str, Any] | None = 
     Raises:
         UserError: if there is no such name or folder, no family serves it, or the config has faults (all told at once).
     """
-    name, path, folder = str(source), Path(source), None
-    if name.lower() in named_configs():
-        hf = named_config(name)
-    elif path.is_dir():
+    hf, folder = find_hf_config(source, named_configs(), named_config)
+    family = find_family(hf)
+    hf = overridden(hf, overrides or {}, OPTIONAL_KEYS | set(family.optional_keys))
+    return ModelConfig(str(source), hf, family, family.decoder_config(hf), folder)
+
+
+def find_hf_config(
+    source: str | Path, named: Collection[str], config_of: Callable[[str], dict[str, Any]]
+) -> tuple[dict[str, Any], Path | None]:
+    """The `config.json` of a named size or a folder, and the folder if it is one.
+
+    Args:
+        source: what the user calls the model.
+        named: the named sizes there are; they come before folders.
+        config_of: gives the config of a named size, and raises for other names, naming the nearest.
+
+    Raises:
+        UserError: if there is no such name or folder.
+    """
+    name, path = str(source), Path(source)
+    if name.lower() in named:
+        return config_of(name), None
+    if path.is_dir():
         if (path / "run.yaml").is_file() and not (path / "config.json").exists():
             raise UserError(_of_a_run(path))
-        folder, hf = path, _read(path / "config.json")
-    elif len(path.parts) > 1 or name.startswith((".", "~")):
+        return _read(path / "config.json"), path
+    if len(path.parts) > 1 or name.startswith((".", "~")):
         raise UserError(f"model {name}: there is no such folder")
-    else:
-        hf = named_config(name)
-    family = find_family(hf)
-    hf = _overridden(hf, overrides or {}, family)
-    return ModelConfig(name, hf, family, family.decoder_config(hf), folder)
+    return config_of(name), None
 
 
 def layout_faults(config: DecoderConfig, layout: Layout, world_size: int) -> list[Fault]:
@@ -126,12 +141,24 @@ def _read(file: Path) -> dict[str, Any]:
     return value
 
 
-def _overridden(hf: dict[str, Any], overrides: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """`hf` with the overrides; keys that would have no effect are faults."""
-    known = hf.keys() | _OPTIONAL_KEYS | set(family.optional_keys)
+def overridden(
+    hf: dict[str, Any], overrides: Mapping[str, Any], optional: Collection[str], within: str = "model.overrides."
+) -> dict[str, Any]:
+    """A `config.json` with keys replaced, nested ones in nested mappings.
+
+    Args:
+        hf: the config.
+        overrides: what to replace.
+        optional: keys that may be added, because they may be missing.
+        within: where the overrides are, for messages.
+
+    Raises:
+        ConfigError: keys that would have no effect.
+    """
+    known = hf.keys() | set(optional)
     faults = []
     for key in overrides:
-        where = f"model.overrides.{key}"
+        where = f"{within}{key}"
         if key in ("rope_theta", "rope_scaling") and hf.get("rope_parameters"):
             faults.append(Fault(where, "this config.json has rope_parameters in its place", "override a key of those"))
         elif key not in known:

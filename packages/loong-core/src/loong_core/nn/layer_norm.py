@@ -1,4 +1,4 @@
-"""Layer normalisation, as vision towers use it."""
+"""Layer normalisation, as vision towers and projectors use it."""
 
 from __future__ import annotations
 
@@ -31,3 +31,12 @@ class LayerNorm(nn.Module):
     def extra_repr(self) -> str:
         """Size and epsilon, for `print(model)`."""
         return f"{self.weight.shape[0]}, eps={self.eps}"
+
+
+class ResidualLayerNorm(LayerNorm):
+    """Layer normalisation of the residual stream, which takes up what the layer before adds to it."""
+
+    def forward(self, stream: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """As `loong_core.nn.norm.ResidualNorm`: the normalised sum and the sum."""
+        stream = stream if added is None else stream + added
+        return super().forward(stream), stream

@@ -95,7 +95,7 @@ class ConfigReader:
             parameters["rope_theta"] = 10000.0
         partial = parameters.get("partial_rotary_factor", self.hf.get("partial_rotary_factor", 1.0))
         dim, scaling = int(head_dim * partial), self._scaling(parameters, where)
-        sections = tuple(parameters.get("mrope_section") or ())
+        sections: tuple[Any, ...] = tuple(parameters.get("mrope_section") or ())
         if sections and (not all(isinstance(each, int) for each in sections) or sum(sections) != dim // 2):
             what = f"is {list(sections)}, of which the sum is not half the {dim} rotating dimensions of a head"
             self.fault(f"{where}.mrope_section", what)

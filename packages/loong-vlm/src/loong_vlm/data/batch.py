@@ -29,11 +29,14 @@ class Pictures:
         grid_thw: `[images, 3]` int64, of each image its frames (after temporal patching), rows and columns of patches;
             always on the host, where everything that follows from it is worked out.
         kinds: of each image whether it is an image or a video.
+        seconds: of each video the time between its temporal patches, in seconds; of images it has no meaning. Empty: a
+            second each.
     """
 
     patches: Tensor
     grid_thw: Tensor
     kinds: tuple[Kind, ...]
+    seconds: tuple[float, ...] = ()
 
     @property
     def count(self) -> int:
@@ -51,7 +54,9 @@ class Pictures:
         chosen = [parts[number] for number in numbers]
         patches = torch.cat(chosen) if chosen else self.patches[:0]
         index = torch.tensor(list(numbers), dtype=torch.int64)
-        return Pictures(patches, self.grid_thw[index], tuple(self.kinds[number] for number in numbers))
+        kinds: tuple[Kind, ...] = tuple(self.kinds[number] for number in numbers)
+        seconds = tuple(self.seconds[number] for number in numbers) if self.seconds else ()
+        return Pictures(patches, self.grid_thw[index], kinds, seconds)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Pictures:
         """The same with the patches on `device`."""
@@ -65,10 +70,14 @@ class Pictures:
     @staticmethod
     def join(parts: Sequence[Pictures]) -> Pictures:
         """The images of several samples, one sample after the other."""
+        seconds: tuple[float, ...] = ()
+        if any(part.seconds for part in parts):
+            seconds = tuple(each for part in parts for each in part.seconds or (1.0,) * part.count)
         return Pictures(
             torch.cat([part.patches for part in parts]),
             torch.cat([part.grid_thw for part in parts]),
             tuple(kind for part in parts for kind in part.kinds),
+            seconds,
         )
 
 

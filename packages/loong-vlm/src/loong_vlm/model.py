@@ -1,0 +1,96 @@
+"""A vision-language model, or the part of one that a pipeline stage holds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from loong_core.nn.decoder import Decoder
+from loong_core.nn.key_value_cache import KeyValueCache
+from loong_core.nn.token_features import TokenFeatures
+from loong_core.nn.vocabulary import VocabularyParallelHead
+from loong_core.parallel.context import ParallelContext
+from loong_vlm.data.batch import Pictures, VisionBatch
+from loong_vlm.features import ImageFeatures
+from loong_vlm.parts import ModelParts
+
+
+class VisionLanguageModel(nn.Module):
+    """Tower and projector on the first stage, and a decoder whose placeholder tokens give way to image features.
+
+    Weights are uninitialised: draw them (`loong_core.nn.initialize`) or load them.
+
+    Args:
+        parts: the whole model.
+        context: the language model's layout; each of its tensor ranks holds tower and projector whole.
+        layers: the language model's blocks on this stage, all by default.
+        embedding: whether this stage embeds tokens, and then images.
+        head: whether it computes logits and loss.
+        dtype: of the parameters.
+    """
+
+    def __init__(
+        self,
+        parts: ModelParts,
+        context: ParallelContext,
+        *,
+        layers: range | None = None,
+        embedding: bool = True,
+        head: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.parts = parts
+        self.parallel = context
+        self.tower = self.projector = None
+        if embedding:
+            alone = ParallelContext.single(context.device)
+            self.tower = parts.tower_kind.build(parts.tower, alone, dtype)
+            self.projector = parts.projector_kind.build(parts.projector, alone, dtype)
+            for parameter in [*self.tower.parameters(), *self.projector.parameters()]:
+                # Each tensor rank reads the features of its own tokens: gradients are partial sums over them.
+                parameter.sequence_parallel = context.sequence_parallel  # type: ignore[attr-defined]
+        self.language = Decoder(
+            parts.language.config, context, layers=layers, embedding=embedding, head=head, dtype=dtype
+        )
+
+    @property
+    def head(self) -> VocabularyParallelHead | None:
+        """The language model's head, None on a stage without one."""
+        return self.language.head
+
+    @property
+    def tied_table(self) -> nn.Parameter | None:
+        """See `Decoder.tied_table`."""
+        return self.language.tied_table
+
+    @property
+    def has_routers(self) -> bool:
+        """Whether the language model has routers, on this stage or another."""
+        return self.language.has_routers
+
+    def forward(self, batch: VisionBatch, hidden: Tensor | None = None) -> Tensor:
+        """Run this stage; as `Decoder.forward`.
+
+        Args:
+            batch: the microbatch (with several context ranks this one's share of its text), on the model's device.
+            hidden: from the stage before; None on the first.
+        """
+        return self.language(batch.text, hidden, self.token_features(batch))
+
+    def logits(self, batch: VisionBatch, hidden: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
+        """Scores of every next token, `[tokens, vocab_size]`; as `Decoder.logits`."""
+        return self.language.logits(batch.text, hidden, cache, self.token_features(batch))
+
+    def encode(self, pictures: Pictures) -> ImageFeatures:
+        """The features of some images, in their order."""
+        if self.tower is None or self.projector is None:
+            raise ValueError("this pipeline stage has no vision tower: the first one encodes images")
+        return self.projector(self.tower(pictures.patches, pictures.grid_thw), pictures.grid_thw)
+
+    def token_features(self, batch: VisionBatch) -> TokenFeatures | None:
+        """What stands in the place of this rank's placeholder tokens; None on a stage that has no use for it."""
+        if self.tower is None or batch.pictures.count == 0:
+            return None
+        found = self.encode(batch.pictures)
+        return TokenFeatures(batch.placeholders, found.embeddings, found.deep)

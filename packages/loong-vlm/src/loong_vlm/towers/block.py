@@ -1,0 +1,147 @@
+"""The transformer block of vision towers: pre-norm, attention without a mask within segments, feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from loong_core.nn.decoder_config import FeedForwardConfig
+from loong_core.nn.feed_forward import FeedForward
+from loong_core.nn.layer_norm import ResidualLayerNorm
+from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear
+from loong_core.nn.norm import NormWeight, ResidualNorm
+from loong_core.parallel.context import ParallelContext
+from loong_kernels import attention, packed_attention, qk_norm_rotary, rms_norm, rotary
+from loong_vlm.towers.block_config import Activation, VisionBlockConfig
+from loong_vlm.towers.patch_order import Segments
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+}
+"""By their names in `config.json`."""
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosine and sine, `[patches, head_dim / 2]` each."""
+
+
+class VisionAttention(nn.Module):
+    """`output(softmax(q k^T / sqrt(head_dim)) v)` within segments, each patch seeing all of its own."""
+
+    def __init__(self, config: VisionBlockConfig, context: ParallelContext, dtype: torch.dtype) -> None:
+        super().__init__()
+        if config.num_heads % context.tensor.size:
+            raise ValueError(
+                f"layout.tensor={context.tensor.size} does not divide {config.num_heads} heads of the vision tower"
+            )
+        self.heads = config.num_heads // context.tensor.size
+        self.norm_eps = config.norm_eps
+        local = self.heads * config.head_dim
+        self.qkv = ColumnParallelLinear(config.width, 3 * local, config.qkv_bias, context, dtype)
+        self.output = RowParallelLinear(local, config.width, True, context, dtype)
+        self.query_norm = self.key_norm = None
+        if config.qk_norm:
+            if context.tensor.size > 1:
+                raise ValueError("queries normalised over all heads together cannot be shared by tensor ranks")
+            self.query_norm = NormWeight(config.width, config.norm_eps, context, dtype)
+            self.key_norm = NormWeight(config.width, config.norm_eps, context, dtype)
+
+    def forward(self, x: Tensor, patches: int, segments: Segments, rotation: Rotation | None) -> Tensor:
+        """Mix patches within each segment.
+
+        Args:
+            x: `[patches / tensor, width]`, this rank's run of normalised patches.
+            patches: how many there are in all.
+            segments: which see each other, on the device.
+            rotation: of queries and keys; None for none.
+
+        Returns:
+            As `x`.
+        """
+        q, k, v = self._project(self.qkv.of_runs(x, patches), rotation)  # [patches, heads, head_dim] each
+        if segments.uniform is not None:
+            parts = (each.unflatten(0, (-1, segments.uniform)) for each in (q, k, v))
+            mixed = attention(*parts, causal=False).flatten(0, 1)
+        else:
+            mixed = packed_attention(q, k, v, segments.bounds, segments.longest, causal=False)
+        return self.output(mixed.flatten(1))
+
+    def _project(self, qkv: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        if self.query_norm is None and rotation is not None:
+            return qk_norm_rotary(qkv, *rotation, heads=self.heads, kv_heads=self.heads)
+        q, k, v = qkv.chunk(3, dim=-1)
+        if self.query_norm is not None and self.key_norm is not None:
+            q = rms_norm(q, self.query_norm(), self.query_norm.eps)
+            k = rms_norm(k, self.key_norm(), self.key_norm.eps)
+        q, k, v = (each.unflatten(-1, (self.heads, -1)) for each in (q, k, v))
+        return (q, k, v) if rotation is None else (*rotary(q, k, *rotation), v)
+
+
+class PlainFeedForward(nn.Module):
+    """`down(act(up(x)))`, both with a bias."""
+
+    def __init__(self, config: VisionBlockConfig, context: ParallelContext, dtype: torch.dtype) -> None:
+        super().__init__()
+        local, rest = divmod(config.intermediate_size, context.tensor.size)
+        if rest:
+            raise ValueError(
+                f"layout.tensor={context.tensor.size} does not divide the vision tower's feed-forward width of "
+                f"{config.intermediate_size}"
+            )
+        self.activation = ACTIVATIONS[config.activation]
+        self.up = ColumnParallelLinear(config.width, local, True, context, dtype)
+        self.down = RowParallelLinear(local, config.width, True, context, dtype)
+
+    def forward(self, x: Tensor, patches: int) -> Tensor:
+        """Transform this rank's run of `patches` patches, `[patches / tensor, width]`."""
+        return self.down(self.activation(self.up.of_runs(x, patches)))
+
+
+class VisionBlock(nn.Module):
+    """`x + scale_1 * attention(norm(x))`, then `x + scale_2 * feed_forward(norm(x))`; the scales may be left out."""
+
+    def __init__(self, config: VisionBlockConfig, context: ParallelContext, dtype: torch.dtype) -> None:
+        super().__init__()
+        norm = ResidualNorm if config.norm == "rms_norm" else ResidualLayerNorm
+        self.attention_norm = norm(config.width, config.norm_eps, context, dtype)
+        self.attention = VisionAttention(config, context, dtype)
+        self.feed_forward_norm = norm(config.width, config.norm_eps, context, dtype)
+        if config.gated:
+            gated = FeedForwardConfig(config.intermediate_size, bias=True)
+            self.feed_forward: nn.Module = FeedForward(config.width, gated, context, dtype)
+        else:
+            self.feed_forward = PlainFeedForward(config, context, dtype)
+        self.attention_scale = self.feed_forward_scale = None
+        if config.layer_scale:
+            self.attention_scale = nn.Parameter(torch.ones(config.width, device=context.device, dtype=dtype))
+            self.feed_forward_scale = nn.Parameter(torch.ones(config.width, device=context.device, dtype=dtype))
+
+    def forward(
+        self, stream: Tensor, added: Tensor | None, patches: int, segments: Segments, rotation: Rotation | None
+    ) -> tuple[Tensor, Tensor]:
+        """Transform this rank's run of patches, `[patches / tensor, width]`.
+
+        Args:
+            stream: the residual stream.
+            added: what the block before adds to it; None for the first.
+            patches: how many there are in all.
+            segments: see `VisionAttention`.
+            rotation: likewise.
+
+        Returns:
+            the stream, and what this block's feed-forward adds to it.
+        """
+        x, stream = self.attention_norm(stream, added)
+        mixed = _scaled(self.attention(x, patches, segments, rotation), self.attention_scale)
+        x, stream = self.feed_forward_norm(stream, mixed)
+        return stream, _scaled(self.feed_forward(x, patches), self.feed_forward_scale)
+
+
+def _scaled(x: Tensor, scale: Tensor | None) -> Tensor:
+    return x if scale is None else x * scale

@@ -1,0 +1,146 @@
+"""The tower of Qwen2.5-VL (arXiv:2502.13923): RMSNorm, gated feed-forwards, attention in windows in most blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from loong_llm.families.config_reader import ConfigReader
+from loong_vlm.parts import Grid, TowerKind
+from loong_vlm.towers.block_config import VisionBlockConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from loong_core.checkpoint.weight_map import Rule
+    from loong_core.parallel.context import ParallelContext
+
+ROTARY_THETA = 10000.0
+
+
+@dataclass(frozen=True)
+class Qwen25TowerConfig:
+    """Hyperparameters, named as in `vision_config`.
+
+    Attributes:
+        block: every block's.
+        depth: how many there are.
+        full_attention: numbers of those in which a patch sees its whole frame.
+        window: side of a window of the others, in pixels.
+        patch_size, temporal_patch_size, in_channels: what a patch is.
+        merge: side of the squares in which patches come.
+        initializer_range: standard deviation of freshly drawn weights.
+    """
+
+    block: VisionBlockConfig
+    depth: int
+    full_attention: tuple[int, ...]
+    window: int
+    patch_size: int
+    temporal_patch_size: int
+    in_channels: int
+    merge: int
+    initializer_range: float
+    levels: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Width of the features."""
+        return self.block.width
+
+    @property
+    def kernel(self) -> tuple[int, int, int, int]:
+        """Channels, frames, rows and columns of a patch."""
+        return self.in_channels, self.temporal_patch_size, self.patch_size, self.patch_size
+
+    @property
+    def patch_dim(self) -> int:
+        """Numbers that describe a patch."""
+        return self.in_channels * self.temporal_patch_size * self.patch_size**2
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks."""
+        return self.depth
+
+    @property
+    def window_side(self) -> int:
+        """Squares along a side of a window."""
+        return self.window // self.merge // self.patch_size
+
+    def parameter_count(self) -> int:
+        """How many parameters the tower has."""
+        return self.patch_dim * self.width + self.depth * self.block.parameter_count()
+
+    def flops(self, grid: Grid) -> float:
+        """Operations of one image's forward."""
+        frames, height, width = grid
+        patches, side = frames * height * width, self.window_side * self.merge
+        whole, windows = [height * width] * frames, [side * side] * max(1, round(patches / side**2))
+        full = len(self.full_attention)
+        inner = full * self.block.flops(whole) + (self.depth - full) * self.block.flops(windows)
+        return inner + 2.0 * patches * self.patch_dim * self.width
+
+    def faults(self, grid: Grid) -> str | None:
+        """Grids must be whole squares."""
+        return whole_squares(grid, self.merge)
+
+
+def whole_squares(grid: Grid, merge: int) -> str | None:
+    """Why a grid is not made of squares of `merge x merge` patches, or None."""
+    frames, height, width = grid
+    if frames < 1 or height < 1 or width < 1:
+        return f"its grid of {frames} x {height} x {width} patches is empty"
+    if height % merge or width % merge:
+        return f"its {height} x {width} patches are not whole squares of {merge} x {merge}"
+    return None
+
+
+def _config(hf: dict[str, Any]) -> Qwen25TowerConfig:
+    read = ConfigReader(hf, "qwen2_5_vl tower")
+    width, heads, merge = read.integer("hidden_size"), read.integer("num_heads"), read.integer("spatial_merge_size", 2)
+    if width % (4 * heads):
+        read.fault("num_heads", f"{heads} heads of {width / heads:g} dimensions: four must divide them")
+    read.only("hidden_act", "silu")
+    block = VisionBlockConfig(width, heads, read.integer("intermediate_size"), "silu", gated=True, norm="rms_norm")
+    config = Qwen25TowerConfig(
+        block=block,
+        depth=read.integer("depth"),
+        full_attention=tuple(hf.get("fullatt_block_indexes") or ()),
+        window=read.integer("window_size", 112),
+        patch_size=read.integer("patch_size" if "patch_size" in hf else "spatial_patch_size", 14),
+        temporal_patch_size=read.integer("temporal_patch_size", 2),
+        in_channels=read.integer("in_channels" if "in_channels" in hf else "in_chans", 3),
+        merge=merge,
+        initializer_range=read.number("initializer_range", 0.02),
+    )
+    if config.window_side < 1:
+        what = f"is {config.window} pixels, less than a square of {merge} x {merge} patches of {config.patch_size}"
+        read.fault("window_size", what)
+    read.finish()
+    return config
+
+
+def _build(config: Qwen25TowerConfig, context: ParallelContext, dtype: torch.dtype) -> nn.Module:
+    from loong_vlm.towers.qwen2_5_vl_module import Qwen25Tower
+
+    return Qwen25Tower(config, context, dtype)
+
+
+def _rules(config: Qwen25TowerConfig) -> list[Rule]:
+    from loong_core.checkpoint.weight_map import Rule, Span
+    from loong_vlm.towers.block_names import BlockNames, block_rules
+
+    names = BlockNames(
+        attention_norm="norm1", qkv=("attn.qkv",), output="attn.proj", feed_forward_norm="norm2",
+        up="mlp.up_proj", down="mlp.down_proj", gate="mlp.gate_proj",
+    )  # fmt: skip
+    weight = (config.width, *config.kernel)
+    return [
+        Rule("patch_embedding.weight", Span("patch_embed.proj.weight", weight)),
+        *block_rules(config.block, names, config.depth),
+    ]
+
+
+QWEN2_5_VL_TOWER = TowerKind("qwen2_5_vl", ("qwen2_5_vl", "qwen2_5_vl_vision"), _config, _build, _rules)

@@ -1,0 +1,49 @@
+"""The module of Qwen2.5-VL's tower; its hyperparameters are in `loong_vlm.towers.qwen2_5_vl`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from loong_core.parallel.context import ParallelContext
+from loong_vlm.features import TowerFeatures
+from loong_vlm.towers.axial_rotary import axial_tables
+from loong_vlm.towers.block import VisionBlock
+from loong_vlm.towers.patch_embedding import PatchEmbedding
+from loong_vlm.towers.patch_order import frames_apart, rows_and_columns, window_order
+from loong_vlm.towers.qwen2_5_vl import ROTARY_THETA, Qwen25TowerConfig
+
+
+class Qwen25Tower(nn.Module):
+    """Patches in the order of windows through all blocks, and back in their own order at the end."""
+
+    def __init__(self, config: Qwen25TowerConfig, context: ParallelContext, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_embedding = PatchEmbedding(config.kernel, config.width, False, context, dtype)
+        self.blocks = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
+
+    def forward(self, patches: Tensor, grid_thw: Tensor) -> TowerFeatures:
+        """Encode packed images.
+
+        Args:
+            patches: `[patches, patch_dim]`.
+            grid_thw: `[images, 3]` on the host.
+        """
+        config, device, count = self.config, patches.device, patches.shape[0]
+        unit = config.merge**2
+        order, windows = window_order(grid_thw, config.merge, config.window_side)
+        rows_columns = rows_and_columns(grid_thw, config.merge).unflatten(0, (-1, unit))[order].flatten(0, 1)
+        order = order.to(device, non_blocking=True)
+        frames, windows = frames_apart(grid_thw).to(device), windows.to(device)
+        stream = self.patch_embedding(patches)
+        stream = stream.unflatten(0, (-1, unit))[order].flatten(0, 1)  # [patches, width] in the order of windows
+        rotation = axial_tables(rows_columns.to(device), config.block.head_dim, ROTARY_THETA, stream.dtype)
+        added = None
+        for number, block in enumerate(self.blocks):
+            segments = frames if number in config.full_attention else windows
+            stream, added = block(stream, added, count, segments, rotation)
+        stream = stream if added is None else stream + added
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.shape[0], device=device)
+        return TowerFeatures(stream.unflatten(0, (-1, unit))[back].flatten(0, 1))

@@ -1,0 +1,188 @@
+"""Small vision-language models with each parameter at random, transformers' classes of them made exact, and batches."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from loong_core.checkpoint.weight_map import WeightMap
+from loong_core.data.batch import IGNORED_LABEL, PackedBatch
+from loong_core.parallel.context import ParallelContext
+from loong_vlm.data.arrangement import arrange
+from loong_vlm.data.batch import Kind, Pictures, VisionBatch
+from loong_vlm.parts import Grid, ModelParts
+
+IMAGE, VIDEO = 5, 6
+VOCABULARY = 61
+TEXT = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+TOKENS = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": 3, "vision_end_token_id": 4}
+
+QWEN2_5_VL = {
+    "model_type": "qwen2_5_vl",
+    **TOKENS,
+    "text_config": {
+        "model_type": "qwen2_5_vl_text", **TEXT, "hidden_size": 32,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]},
+    },
+    "vision_config": {
+        "model_type": "qwen2_5_vl_vision", "depth": 3, "hidden_size": 16, "num_heads": 2, "intermediate_size": 20,
+        "out_hidden_size": 32, "patch_size": 2, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 8,
+        "fullatt_block_indexes": [1], "tokens_per_second": 2,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image or video of a sample: its grid of patches, and what it is."""
+
+    grid: Grid
+    kind: Kind = "image"
+    seconds: float = 1.0
+
+
+def randomise(module: nn.Module, seed: int = 0) -> None:
+    """Draw every parameter, also those that start as zeros or ones."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
+            parameter.copy_(drawn + 1 if parameter.ndim == 1 and name.endswith("weight") else drawn)
+
+
+def reference(hf: dict[str, Any], seed: int = 0) -> nn.Module:
+    """Transformers' model of a config in float64, without the float32 steps that it takes inside."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    config = AutoConfig.for_model(**hf)
+    for each in (config, config.text_config):
+        each._experts_implementation = "eager"  # torch's grouped product, the default, takes no float64
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float64, attn_implementation="sdpa")
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = MethodType(_exact_norm, module)
+        if type(module).__name__.endswith("TopKRouter"):
+            module.forward = MethodType(_exact_router, module)
+    modeling = importlib.import_module(type(model).__module__)
+    if hasattr(modeling, "apply_rotary_pos_emb_vision"):
+        modeling.apply_rotary_pos_emb_vision = _exact_rotation
+    randomise(model, seed)
+    return model
+
+
+def _exact_norm(norm: nn.Module, x: Tensor) -> Tensor:
+    return norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+
+
+def _exact_router(router: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    logits = x.reshape(-1, router.hidden_dim) @ router.weight.T
+    weights, experts = logits.softmax(-1).topk(router.top_k)
+    if getattr(router, "norm_topk_prob", True):
+        weights = weights / weights.sum(-1, keepdim=True)
+    return logits, weights, experts
+
+
+def _exact_rotation(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def rotated(x: Tensor) -> Tensor:
+        first, second = x.chunk(2, dim=-1)
+        return x * cos[:, None] + torch.cat([-second, first], dim=-1) * sin[:, None]
+
+    return rotated(q), rotated(k)
+
+
+def save(model: nn.Module, folder: Path) -> Path:
+    """Save transformers' model as it is, in its own dtype."""
+    model.save_pretrained(folder)
+    return folder
+
+
+def batch_of(samples: list[list[int | Shown]], parts: ModelParts, seed: int = 0) -> VisionBatch:
+    """Random samples, each a list of numbers of text tokens, and images where they stand between them.
+
+    A video whose frames stand apart in the text has a token before each frame.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokens: list[int] = []
+    lengths: list[int] = []
+    pictures = [Pictures.none(parts.tower.patch_dim)]
+    for sample in samples:
+        begin = len(tokens)
+        for part in sample:
+            if isinstance(part, int):
+                tokens += torch.randint(7, VOCABULARY, (part,), generator=generator).tolist()
+                continue
+            is_video = part.kind == "video"
+            token = parts.meeting.video_token if is_video else parts.meeting.image_token
+            assert token is not None
+            runs = parts.meeting.positions.runs(parts.projector.feature_grid(part.grid), is_video)
+            for run in runs:
+                tokens += [3, *[token] * prod(run), 4]
+            patches = torch.randn(prod(part.grid), parts.tower.patch_dim, generator=generator, dtype=torch.float64)
+            pictures.append(Pictures(patches, torch.tensor([part.grid]), (part.kind,), (part.seconds,)))
+        lengths.append(len(tokens) - begin)
+    ids = torch.tensor(tokens)
+    text = PackedBatch.from_lengths(ids, torch.randint(VOCABULARY, ids.shape, generator=generator), lengths)
+    text.labels[text.cu_seqlens[:-1].long()] = IGNORED_LABEL
+    return arrange(text, Pictures.join(pictures[1:] or pictures), parts)
+
+
+def reference_inputs(batch: VisionBatch, sequence: int, parts: ModelParts) -> dict[str, Any]:
+    """What transformers' class takes for one sequence of a batch."""
+    start, stop = batch.text.cu_seqlens[sequence : sequence + 2].tolist()
+    ids = batch.tokens[start:stop]
+    numbers = _pictures_of(batch, sequence, parts)
+    found: dict[str, Any] = {"input_ids": ids[None]}
+    kinds = torch.zeros_like(ids)
+    kinds[ids == parts.meeting.image_token] = 1
+    if parts.meeting.video_token not in (None, parts.meeting.image_token):
+        kinds[ids == parts.meeting.video_token] = 2
+    for kind, pixels, grid in (
+        ("image", "pixel_values", "image_grid_thw"),
+        ("video", "pixel_values_videos", "video_grid_thw"),
+    ):
+        own = [number for number in numbers if batch.pictures.kinds[number] == kind]
+        if own:
+            chosen = batch.pictures.select(own)
+            found |= {pixels: chosen.patches, grid: chosen.grid_thw}
+            if kind == "video":
+                found["second_per_grid_ts"] = torch.tensor(chosen.seconds)
+    return found | {"mm_token_type_ids": kinds[None].int()}
+
+
+def _pictures_of(batch: VisionBatch, sequence: int, parts: ModelParts) -> list[int]:
+    """Numbers of the images that stand in a sequence."""
+    bounds = batch.text.cu_seqlens.tolist()
+    rows, numbers = batch.placeholders.tolist(), []
+    used = 0
+    for number, grid in enumerate(batch.pictures.grid_thw.tolist()):
+        if bounds[sequence] <= rows[used] < bounds[sequence + 1]:
+            numbers.append(number)
+        used += prod(parts.projector.feature_grid(tuple(grid)))
+    return numbers
+
+
+def named_gradients(module: nn.Module, weight_map: WeightMap, context: ParallelContext) -> dict[str, Tensor]:
+    """Gradients in Hugging Face names and shapes, of a module on one rank; zeros where there is none."""
+    found: dict[str, Tensor] = {}
+    for parameter, placement in weight_map.placements(module, context):
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for piece, part in zip(placement.pieces, placement.from_local(gradient), strict=True):
+            whole = found.setdefault(piece.name, torch.zeros(piece.global_shape, dtype=part.dtype))
+            whole[piece.slices] = part
+    return found
