@@ -20,7 +20,10 @@ QK_NORM_ROTARY = "loong_kernels.ops.qk_norm_rotary.triton_kernels"
 EMBEDDING = "loong_kernels.ops.embedding.triton_kernels"
 ADAMW = "loong_kernels.ops.adamw.triton_kernels"
 EXPERT_PERMUTATION = "loong_kernels.ops.expert_permutation.triton_kernels"
-GROUPED_LINEAR = "loong_kernels.ops.grouped_linear.triton_sum"
+GROUPED_WEIGHT_GRADIENT = "loong_kernels.ops.grouped_weight_gradient.triton_kernels"
+GROUPED_SCALED_PRODUCT = "loong_kernels.ops.grouped_scaled_product.triton_kernels"
+QUANTISE = "loong_kernels.ops.quantise.triton_kernels"
+QUANTISE_SWIGLU = "loong_kernels.ops.quantise_swiglu.triton_kernels"
 
 HEADS = {
     "HEADS": 32,
@@ -116,10 +119,43 @@ KERNELS = [  # module, kernel, types of its run-time arguments, compile-time arg
         {"TOP_K": 8, "TILES": 2, "COLUMNS": 1024},
     ),
     (
-        GROUPED_LINEAR,
+        GROUPED_WEIGHT_GRADIENT,
         "_add_weight_gradient_kernel",
         "*bf16 *bf16 *i32 *fp32 i32 i32",
-        {"OUT": 128, "IN": 256, "ROWS": 64, "INTERPRETED": False},
+        {"OUT": 128, "IN": 128, "ROWS": 64, "INTERPRETED": False},
+    ),
+    (
+        GROUPED_SCALED_PRODUCT,
+        "_product_kernel",
+        "*fp8e4nv *fp32 *fp8e4nv *fp32 *i32 *bf16 i32 i32 i32 i32 i32 i32 i32",
+        {"BLOCKS": 16, "EXPERTS": 128, "ROWS": 128, "INTERPRETED": False},
+    ),
+    (
+        QUANTISE,
+        "_largest_kernel",
+        "*bf16 *i32 *i32 i32 i32 i32",
+        {"GRAIN": 2, "BY_ROW": True, "BY_COLUMN": True},
+    ),
+    *[
+        (
+            QUANTISE,
+            "_quantise_kernel",
+            "*bf16 *i32 *i32 *fp8e4nv *fp32 *fp8e4nv *fp32 i32 i32 i32 i32 i32 i32 i32",
+            {"GRAIN": grain, "BY_ROW": True, "BY_COLUMN": True, "INTERPRETED": False},
+        )
+        for grain in range(4)
+    ],
+    (
+        QUANTISE_SWIGLU,
+        "_forward_kernel",
+        "*bf16 *bf16 *fp8e4nv *fp32 *fp8e4nv *fp32 i32 i32 i32 i32",
+        {"BY_ROW": True, "BY_COLUMN": True, "KEEP": True, "INTERPRETED": False},
+    ),
+    (
+        QUANTISE_SWIGLU,
+        "_backward_kernel",
+        "*bf16 *bf16 *bf16 *fp8e4nv *fp32 *fp8e4nv *fp32 i32 i32 i32 i32 i32",
+        {"BY_ROW": True, "BY_COLUMN": True, "KEEP": True, "INTERPRETED": False},
     ),
 ]
 
@@ -140,7 +176,8 @@ def compile_all() -> dict[str, str | None]:
     results = {}
     for module, name, types, constants in KERNELS:
         op = module.split(".")[2]
-        results[f"{op}{name}"] = compile_one(module, name, types, constants)
+        grain = f" by grain {constants['GRAIN']}" if "GRAIN" in constants else ""
+        results[f"{op}{name}{grain}"] = compile_one(module, name, types, constants)
         if types.endswith(" fp32"):
             results[f"{op}{name} by torch.compile"] = compile_one(module, name, types[:-4] + "fp64", constants)
     return results

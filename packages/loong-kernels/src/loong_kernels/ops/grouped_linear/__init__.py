@@ -9,8 +9,8 @@ from torch import Tensor
 
 from loong_kernels.gradient_sum import check_sum
 from loong_kernels.ops.grouped_linear.reference import grouped_linear_reference
+from loong_kernels.ops.grouped_weight_gradient import unsuited_to_torch
 from loong_kernels.registry import REGISTRY, Implementation
-from loong_kernels.triton_toolchain import register_triton
 
 OP = REGISTRY.define(
     "grouped_linear", "each expert's rows times its own weight", "loong_kernels.ops.grouped_linear.samples:samples"
@@ -63,10 +63,6 @@ def grouped_linear(x: Tensor, weight: Tensor, offsets: Tensor, *, weight_grad_in
     return OP.serve(case)(x, weight, offsets, weight_grad_into)
 
 
-ALIGNMENT = 16
-"""Bytes by which torch's grouped product wants rows to be aligned."""
-
-
 def _grouped_mm_supports(case: GroupedLinearCase) -> str | None:
     if case.into_sum:
         return "returns the weight's gradient, and adds it to no sum"
@@ -78,12 +74,9 @@ def _into_sum_supports(case: GroupedLinearCase) -> str | None:
 
 
 def _torch_supports(case: GroupedLinearCase) -> str | None:
-    if case.dtype is not torch.bfloat16 or case.weight_dtype is not torch.bfloat16:
-        return f"takes bfloat16 only, not {case.dtype} and {case.weight_dtype}"
-    step = ALIGNMENT // case.dtype.itemsize
-    if case.in_features % step or case.out_features % step:
-        return f"widths {case.in_features} and {case.out_features} are not both multiples of {step}"
-    return None
+    if case.weight_dtype is not case.dtype:
+        return f"takes rows and weights of one dtype, not {case.dtype} and {case.weight_dtype}"
+    return unsuited_to_torch(case.dtype, case.in_features, case.out_features)
 
 
 REGISTRY.register(Implementation("reference", OP.name, ("*",), grouped_linear_reference))
@@ -98,11 +91,14 @@ REGISTRY.register(
         needs="an NVIDIA GPU and bfloat16",
     )
 )
-register_triton(
-    REGISTRY,
-    OP.name,
-    "loong_kernels.ops.grouped_linear.triton_sum:grouped_linear_into_sum",
-    _into_sum_supports,
-    name="triton_sum",
-    priority=60,
+REGISTRY.register(
+    Implementation(
+        name="grouped_mm_into_sum",
+        op=OP.name,
+        devices=("cuda",),
+        fn="loong_kernels.ops.grouped_linear.grouped_mm:grouped_linear_into_sum",
+        priority=60,
+        supports=_into_sum_supports,
+        needs="an NVIDIA GPU and bfloat16",
+    )
 )

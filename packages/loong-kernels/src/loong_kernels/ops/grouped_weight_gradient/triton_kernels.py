@@ -1,7 +1,7 @@
-"""Grouped linear layers whose weight gradient is added to a running float32 sum by the product that makes it.
+"""Gradients of experts' weights in Triton, added to a running float32 sum by the product that makes them.
 
-Forward and the gradient of the rows are torch's grouped products. The gradient of the weights is a Triton kernel: each
-program owns a tile of one expert's sum, adds that expert's rows' products to it, and leaves it alone if there are none.
+Each program owns a tile of one expert's sum, multiplies that expert's rows for it, and leaves it alone if there are
+none.
 """
 
 # Triton types a kernel's arguments and adds launch options when it is launched.
@@ -10,18 +10,16 @@ program owns a tile of one expert's sum, adds that expert's rows' products to it
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional as F
 
 from loong_kernels.tiles import tiles_over
 
-TILE = {"OUT": 128, "IN": 256, "ROWS": 64}
+TILE = {"OUT": 128, "IN": 128, "ROWS": 64}
 """Of the sum, and rows that a step of the product takes."""
+LAUNCH = {"num_warps": 8, "num_stages": 3}
+"""Two programs on a multiprocessor: one reads and writes its sum while the other multiplies."""
 
 
 @triton.jit
@@ -68,37 +66,11 @@ def _add_weight_gradient_kernel(
         tl.store(target, tl.load(target, mask=mask, other=0.0) + total, mask=mask)
 
 
-def grouped_linear_into_sum(x: Tensor, weight: Tensor, offsets: Tensor, weight_grad_into: Tensor) -> Tensor:
-    """The op with `weight_grad_into`; see `loong_kernels.grouped_linear` for the meaning."""
-    return _GroupedLinear.apply(x, weight, offsets, weight_grad_into)  # type: ignore[no-any-return]
-
-
-class _GroupedLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, offsets: Tensor, weight_grad_into: Tensor) -> Tensor:
-        x, weight = x.contiguous(), weight.contiguous()
-        ctx.save_for_backward(x, weight, offsets)
-        ctx.weight_grad_into = weight_grad_into
-        if x.shape[0] == 0:
-            return x.new_empty(0, weight.shape[1])
-        return F.grouped_mm(x, weight.transpose(1, 2), offs=offsets)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
-        x, weight, offsets = ctx.saved_tensors
-        upstream = gradients[0].contiguous()
-        if x.shape[0] == 0:
-            return torch.zeros_like(x), None, None, None
-        if ctx.needs_input_grad[1]:
-            _add_weight_gradient(upstream, x, offsets, ctx.weight_grad_into)
-        return F.grouped_mm(upstream, weight, offs=offsets) if ctx.needs_input_grad[0] else None, None, None, None
-
-
-def _add_weight_gradient(upstream: Tensor, x: Tensor, offsets: Tensor, total: Tensor) -> None:
-    """`total[expert] += upstream[rows of expert]ᵀ @ x[rows of expert]`, `[experts, out_features, in_features]`."""
+def grouped_weight_gradient_triton(upstream: Tensor, x: Tensor, offsets: Tensor, total: Tensor) -> None:
+    """The op with a sum, `[experts, out_features, in_features]`."""
     experts, out_features, in_features = total.shape
     grid = (tiles_over(in_features, TILE["IN"]), tiles_over(out_features, TILE["OUT"]), experts)
     _add_weight_gradient_kernel[grid](
         upstream, x, offsets, total, out_features, in_features, **TILE,
-        INTERPRETED=triton.knobs.runtime.interpret, num_warps=8, num_stages=3,
+        INTERPRETED=triton.knobs.runtime.interpret, **LAUNCH,
     )  # fmt: skip
