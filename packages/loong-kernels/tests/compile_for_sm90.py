@@ -24,6 +24,9 @@ GROUPED_WEIGHT_GRADIENT = "loong_kernels.ops.grouped_weight_gradient.triton_kern
 GROUPED_SCALED_PRODUCT = "loong_kernels.ops.grouped_scaled_product.triton_kernels"
 QUANTISE = "loong_kernels.ops.quantise.triton_kernels"
 QUANTISE_SWIGLU = "loong_kernels.ops.quantise_swiglu.triton_kernels"
+GATED_ADD = "loong_kernels.ops.gated_add.triton_kernels"
+MODULATED_NORM = "loong_kernels.ops.modulated_norm.triton_kernels"
+WIDE_NORM_ROTARY = "loong_kernels.ops.wide_norm_rotary.triton_kernels"
 
 HEADS = {
     "HEADS": 32,
@@ -117,6 +120,32 @@ KERNELS = [  # module, kernel, types of its run-time arguments, compile-time arg
         "_combine_backward_kernel",
         "*bf16 *bf16 *i64 *fp32 *bf16 *fp32 i32 i32 i32",
         {"TOP_K": 8, "TILES": 2, "COLUMNS": 1024},
+    ),
+    (
+        MODULATED_NORM,
+        "_forward_kernel",
+        "*bf16 *fp32 *fp32 *i32 *bf16 i32 i32 i32 i32 fp32",
+        {"STEPS": 2, "COLUMNS": 4096},
+    ),
+    (
+        MODULATED_NORM,
+        "_backward_kernel",
+        "*bf16 *bf16 *fp32 *i32 *bf16 *fp32 i32 i32 i32 i32 fp32",
+        {"PROGRAMS": 256, "COLUMNS": 4096},
+    ),
+    (GATED_ADD, "_forward_kernel", "*bf16 *bf16 *fp32 *i32 *bf16 i32 i32 i32 i32 i32", {"STEPS": 2, "COLUMNS": 4096}),
+    (
+        GATED_ADD,
+        "_backward_kernel",
+        "*bf16 *bf16 *fp32 *i32 *bf16 *fp32 i32 i32 i32 i32",
+        {"PROGRAMS": 256, "COLUMNS": 4096},
+    ),
+    (WIDE_NORM_ROTARY, "_forward_kernel", "*bf16 *bf16 *fp32 *fp32 *bf16 i32 i32 i32 i32 i32 fp32", {"PAIRS": 2048}),
+    (
+        WIDE_NORM_ROTARY,
+        "_backward_kernel",
+        "*bf16 *bf16 *bf16 *fp32 *fp32 *bf16 *fp32 i32 i32 i32 i32 i32 i32 fp32",
+        {"TOKENS_EACH": 8, "PAIRS": 2048},
     ),
     (
         GROUPED_WEIGHT_GRADIENT,

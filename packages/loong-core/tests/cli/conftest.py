@@ -27,10 +27,12 @@ def loong(capsys):
 @pytest.fixture
 def declare(monkeypatch):
     """Declare entry points of one group in place of those that are installed; targets are `module:object`."""
-    modules = {discovery.ENTRY_POINT_GROUP: discovery, families.ENTRY_POINT_GROUP: families}
+    modules = {discovery.ENTRY_POINT_GROUP: discovery, families.ENTRY_POINT_GROUPS[0]: families}
 
     def put(group, **targets):
         entries = [EntryPoint(name, target, group) for name, target in targets.items()]
-        monkeypatch.setattr(modules[group], "entry_points", lambda group: entries)
+        monkeypatch.setattr(
+            modules[group], "entry_points", lambda group: [each for each in entries if each.group == group]
+        )
 
     return put

@@ -10,15 +10,18 @@ from loong_kernels.ops.expert_permutation import (
     order_by_expert,
     permute_to_experts,
 )
+from loong_kernels.ops.gated_add import gated_add
 from loong_kernels.ops.grouped_linear import grouped_linear
 from loong_kernels.ops.linear import linear
 from loong_kernels.ops.linear_cross_entropy import linear_cross_entropy
+from loong_kernels.ops.modulated_norm import modulated_norm
 from loong_kernels.ops.packed_attention import packed_attention
 from loong_kernels.ops.partial_attention import SequencePairs, partial_attention, partial_attention_backward
 from loong_kernels.ops.qk_norm_rotary import qk_norm_rotary
 from loong_kernels.ops.rms_norm import rms_norm
 from loong_kernels.ops.rotary import rotary
 from loong_kernels.ops.swiglu import swiglu
+from loong_kernels.ops.wide_norm_rotary import wide_norm_rotary
 
 __all__ = [
     "ExpertOrder",
@@ -28,9 +31,11 @@ __all__ = [
     "attention",
     "combine_from_experts",
     "embedding",
+    "gated_add",
     "grouped_linear",
     "linear",
     "linear_cross_entropy",
+    "modulated_norm",
     "order_by_expert",
     "packed_attention",
     "partial_attention",
@@ -40,4 +45,5 @@ __all__ = [
     "rms_norm",
     "rotary",
     "swiglu",
+    "wide_norm_rotary",
 ]

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from loong_core.checkpoint.hf_format import TRANSFORMERS, FolderKind
 from loong_core.checkpoint.hf_writer import DEFAULT_SHARD_SIZE, FolderWriter, Shard, plan_shards
 from loong_core.checkpoint.pieces import Piece, StatePiece
 from loong_core.errors import LoongError, UserError
@@ -34,6 +35,7 @@ def export_hf(
     companions: Path | None = None,
     max_shard_size: int = DEFAULT_SHARD_SIZE,
     replace: bool = False,
+    kind: FolderKind = TRANSFORMERS,
 ) -> None:
     """Write a model folder that transformers opens. Collective over the context's ranks; all see the same folder.
 
@@ -47,14 +49,15 @@ def export_hf(
         companions: the model folder training began from, whose generation config is copied, if any.
         max_shard_size: bytes of a file.
         replace: whether a folder that is there gives way.
+        kind: whose convention it follows; `hf_config` is written as it is where that is not transformers'.
 
     Raises:
         UserError: on every rank, if the folder is taken.
         LoongError: on every rank, if any rank could not write, or the pieces do not make whole tensors.
     """
     exchange = _Exchange(context, pieces, dtype)
-    writer = FolderWriter(folder, replace=replace)
-    shards = plan_shards({name: (shape, dtype) for name, shape in exchange.shapes().items()}, max_shard_size)
+    writer = FolderWriter(folder, replace=replace, kind=kind)
+    shards = plan_shards({name: (shape, dtype) for name, shape in exchange.shapes().items()}, max_shard_size, kind)
     exchange.together(writer.begin if exchange.rank == 0 else None)
     failure: OSError | None = None
     for number, shard in enumerate(shards):

@@ -31,6 +31,32 @@ DTYPES: dict[str, torch.dtype] = {
 }
 """Names of dtypes in headers."""
 
+
+@dataclass(frozen=True)
+class FolderKind:
+    """Whose convention a model's folder follows.
+
+    Attributes:
+        stem: what its files of weights are called before `.safetensors`.
+        for_transformers: whether `config.json` tells a dtype and a generation config stands beside it.
+    """
+
+    stem: str
+    for_transformers: bool
+
+    @property
+    def index(self) -> str:
+        """The file that places tensors in files, where there are several."""
+        return f"{self.stem}.safetensors.index.json"
+
+    def file(self, number: int = 1, count: int = 1) -> str:
+        """A file of weights."""
+        return f"{self.stem}.safetensors" if count == 1 else f"{self.stem}-{number:05}-of-{count:05}.safetensors"
+
+
+TRANSFORMERS = FolderKind("model", for_transformers=True)
+DIFFUSERS = FolderKind("diffusion_pytorch_model", for_transformers=False)
+
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _MAX_HEADER_BYTES = 100_000_000
 

@@ -17,12 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loong_core.checkpoint.hf_format import DTYPES, StoredTensor, read_header
+from loong_core.checkpoint.hf_format import DTYPES, TRANSFORMERS, FolderKind, StoredTensor, read_header
 from loong_core.checkpoint.pieces import Piece
 from loong_core.errors import Fault, UserError
 
-INDEX_FILE = "model.safetensors.index.json"
-SINGLE_FILE = "model.safetensors"
 _SHOWN_FAULTS = 40
 _PICKLES = ("*.bin", "*.pt", "*.pth")
 _LOADABLE = ("BF16", "F16", "F32", "F64")
@@ -50,13 +48,15 @@ class HFFolder:
 
     Args:
         path: the folder.
+        kind: whose convention it follows.
 
     Raises:
         UserError: if the folder or its `config.json` is not there or not readable.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, kind: FolderKind = TRANSFORMERS) -> None:
         self.path = Path(path)
+        self.kind = kind
         if not self.path.is_dir():
             raise UserError(f"{self.path} is not a folder")
         self.config = read_json(self.path / "config.json")
@@ -65,7 +65,7 @@ class HFFolder:
     @property
     def has_weights(self) -> bool:
         """Whether there are files of weights or an index of some; also of kinds that are not read."""
-        patterns = (INDEX_FILE, "*.safetensors", *_PICKLES)
+        patterns = (self.kind.index, "*.safetensors", *_PICKLES)
         return any(True for pattern in patterns for _ in self.path.glob(pattern))
 
     @cached_property
@@ -145,7 +145,7 @@ class HFFolder:
     @cached_property
     def _headers(self) -> tuple[dict[str, StoredTensor], list[Fault]]:
         """Every stored tensor, and every fault of the files."""
-        index = self.path / INDEX_FILE
+        index = self.path / self.kind.index
         indexed: dict[str, str] = read_json(index).get("weight_map", {}) if index.is_file() else {}
         plain = isinstance(indexed, dict) and all(
             isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name
@@ -162,7 +162,7 @@ class HFFolder:
         for file in files:
             if not file.is_file():
                 count = sum(name == file.name for name in indexed.values())
-                faults.append(Fault(str(file), f"is missing; {INDEX_FILE} places {count} tensors in it"))
+                faults.append(Fault(str(file), f"is missing; {self.kind.index} places {count} tensors in it"))
                 continue
             here, wrong = read_header(file)
             faults += wrong
@@ -172,7 +172,7 @@ class HFFolder:
             ]
             if not wrong:
                 faults += [
-                    Fault(str(file), f"{name} is not in it, though {INDEX_FILE} places it there")
+                    Fault(str(file), f"{name} is not in it, though {self.kind.index} places it there")
                     for name, place in indexed.items()
                     if place == file.name and name not in here
                 ]

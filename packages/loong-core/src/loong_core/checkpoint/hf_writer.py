@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loong_core.checkpoint.hf_format import data_bytes, header_bytes
-from loong_core.checkpoint.hf_reader import INDEX_FILE, SINGLE_FILE
+from loong_core.checkpoint.hf_format import TRANSFORMERS, FolderKind, data_bytes, header_bytes
 from loong_core.errors import UserError
 
 DEFAULT_SHARD_SIZE = 5 * 10**9
@@ -71,7 +70,9 @@ class Shard:
 
 
 def plan_shards(
-    tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]], max_shard_size: int = DEFAULT_SHARD_SIZE
+    tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+    max_shard_size: int = DEFAULT_SHARD_SIZE,
+    kind: FolderKind = TRANSFORMERS,
 ) -> list[Shard]:
     """Divide tensors, in order, among files of at most `max_shard_size` bytes of data; a larger one is a file alone."""
     groups: list[dict[str, tuple[tuple[int, ...], torch.dtype]]] = [{}]
@@ -83,9 +84,7 @@ def plan_shards(
             held = 0
         groups[-1][name] = (shape, dtype)
         held += size
-    if len(groups) == 1:
-        return [Shard(SINGLE_FILE, groups[0])]
-    return [Shard(f"model-{n:05}-of-{len(groups):05}.safetensors", group) for n, group in enumerate(groups, 1)]
+    return [Shard(kind.file(number, len(groups)), group) for number, group in enumerate(groups, 1)]
 
 
 def parse_size(text: str | int) -> int:
@@ -109,9 +108,11 @@ class FolderWriter:
     Args:
         folder: where it is to appear.
         replace: whether a folder that is there gives way; else it must be absent or empty.
+        kind: whose convention it follows.
     """
 
-    def __init__(self, folder: Path | str, *, replace: bool = False) -> None:
+    def __init__(self, folder: Path | str, *, replace: bool = False, kind: FolderKind = TRANSFORMERS) -> None:
+        self.kind = kind
         self.folder = Path(folder).absolute()
         self.partial = self.folder.with_name(f".{self.folder.name}.partial")
         self._replace = replace
@@ -169,7 +170,12 @@ class FolderWriter:
                 "metadata": {"total_size": sum(shard.data_size for shard in shards)},
                 "weight_map": {name: shard.file for shard in shards for name in shard.tensors},
             }
-            _write_json(self.partial / INDEX_FILE, index)
+            _write_json(self.partial / self.kind.index, index)
+        if not self.kind.for_transformers:
+            _write_json(self.partial / "config.json", hf_config)
+            _sync(self.partial)
+            self._appear()
+            return
         _write_json(self.partial / "config.json", _with_dtype(hf_config, shards))
         ids = {key: hf_config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in hf_config}
         _write_json(self.partial / _GENERATION_FILE, ids)

@@ -48,7 +48,7 @@ class StatePiece:
     """A piece of the run's state.
 
     Attributes:
-        kind: `weight`, or the optimizer's name of a moment (`exp_avg`, `exp_avg_sq`).
+        kind: `weight`, `ema`, or the optimizer's name of a moment (`exp_avg`, `exp_avg_sq`).
         piece: which box of which canonical tensor.
         tensor: its values (`piece.sizes`), None where a reader is asked for them.
     """

@@ -48,7 +48,7 @@ def read_run(path: Path) -> Run:
 
 
 def draw_runs(runs: Sequence[Run], png: Path) -> None:
-    """Draw loss (with validation loss), gradient norm and tokens per second of one or more runs into `png`.
+    """Draw loss (with validation loss), gradient norm and speed of one or more runs into `png`.
 
     Raises:
         UserError: the file cannot be written.
@@ -59,6 +59,7 @@ def draw_runs(runs: Sequence[Run], png: Path) -> None:
     figure = Figure(figsize=(8, 9), layout="constrained")
     FigureCanvasAgg(figure)
     loss, norm, speed = figure.subplots(3, 1, sharex=True)
+    unit = "samples" if all("samples_per_second" in run.rows[0] for run in runs) else "tokens"
     for index, (run, label) in enumerate(zip(runs, _labels(runs), strict=True)):
         colour = f"C{index % 10}"
         loss.plot(*run.series("loss"), color=colour, linewidth=1, label=f"{label}: training" if label else "training")
@@ -69,13 +70,13 @@ def draw_runs(runs: Sequence[Run], png: Path) -> None:
             name = f"{label}: validation" if label else "validation"
             loss.plot(steps, values, color=colour, linestyle="--", marker="o", markersize=3, label=name)
         norm.plot(*run.series("grad_norm"), color=colour, linewidth=1)
-        speed.plot(*run.series("tokens_per_second"), color=colour, linewidth=1)
-    loss.set_ylabel("loss (nats per token)")
+        speed.plot(*run.series(f"{unit}_per_second"), color=colour, linewidth=1)
+    loss.set_ylabel("loss (nats per token)" if unit == "tokens" else "loss (mean squared error)")
     loss.legend()
     norm.set_ylabel("gradient norm")
     if any(value > 0 for run in runs for value in run.series("grad_norm")[1]):
         norm.set_yscale("log")
-    speed.set_ylabel("tokens per second")
+    speed.set_ylabel(f"{unit} per second")
     speed.set_ylim(bottom=0)
     speed.set_xlabel("step")
     for axes in (loss, norm, speed):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
-ENTRY_POINT_GROUP = "loong.families"
+ENTRY_POINT_GROUPS = ("loong.families", "loong.diffusion_families")
+"""Language models' and diffusion transformers'."""
 
 
 class NamedFamily(Protocol):
@@ -22,7 +23,7 @@ class NamedFamily(Protocol):
 
 @dataclass(frozen=True)
 class FoundFamily:
-    """One entry point of the group.
+    """One entry point of a group.
 
     Attributes:
         name: the family's name; of one that failed, its entry point's.
@@ -41,7 +42,8 @@ class FoundFamily:
 
 def find_families() -> list[FoundFamily]:
     """Every declared family by entry point; one that fails is there with its error."""
-    return [_load(entry) for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)]
+    entries = [entry for group in ENTRY_POINT_GROUPS for entry in entry_points(group=group)]
+    return [_load(entry) for entry in sorted(entries, key=lambda entry: entry.name)]
 
 
 def _load(entry: EntryPoint) -> FoundFamily:

@@ -8,6 +8,8 @@ from loong_core.config.run_folder import RunFolder
 from loong_core.config.section import MAY_CHANGE, REQUIRED, Section
 from loong_core.config.sections import (
     CheckpointSection,
+    EmaSection,
+    FsdpSection,
     LayoutSection,
     LoggingSection,
     ProfileSection,
@@ -21,6 +23,8 @@ __all__ = [
     "MAY_CHANGE",
     "REQUIRED",
     "CheckpointSection",
+    "EmaSection",
+    "FsdpSection",
     "LayoutSection",
     "LoggingSection",
     "ProfileSection",

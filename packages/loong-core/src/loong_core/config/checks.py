@@ -85,8 +85,12 @@ def _tracker_faults(config: RunConfig) -> list[Fault]:
 
 def _inert(config: RunConfig, given: Collection[str]) -> list[Fault]:
     """Values that the run would ignore. A value equal to the default, as in a resolved run.yaml, asks for nothing."""
-    train, layout = config.train, config.layout
+    train, layout, fsdp = config.train, config.layout, config.fsdp
+    megatron = config.engine == "megatron"
     inert: list[tuple[bool, str, str]] = [
+        (megatron and train.ema is not None, "train.ema", "engine megatron keeps no average of the weights"),
+        (megatron and fsdp.sharding != "everything", "fsdp.sharding", "the engine is megatron"),
+        (megatron and fsdp.compile, "fsdp.compile", "the engine is megatron"),
         (train.schedule == "constant" and train.min_lr > 0, "train.min_lr", "schedule constant never falls"),
         (train.schedule == "constant" and train.decay_steps is not None, "train.decay_steps", "schedule constant"),
         (train.profile.memory and train.profile.steps is None, "train.profile.memory", "no train.profile.steps"),

@@ -72,6 +72,29 @@ class ProfileSection(Section):
     memory: bool = False
 
 
+class EmaSection(Section):
+    """A moving average of the weights, which validation, samples and the written model are of (engine fsdp).
+
+    Attributes:
+        decay: share of the average that a step leaves; less in the first steps, `(1 + step) / (10 + step)`.
+    """
+
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.999
+
+
+class FsdpSection(Section):
+    """How engine fsdp goes about its work; the numbers are the same.
+
+    Attributes:
+        sharding: `everything` divides weights, gradients and the optimizer's state among the ranks of `layout.shard`;
+            `optimizer` keeps weights and gradients whole and divides the optimizer's state only (ZeRO-1).
+        compile: whether layers are compiled, each kind once (`torch.compile`).
+    """
+
+    sharding: Literal["everything", "optimizer"] = "everything"
+    compile: bool = False
+
+
 class TrainSection(Section):
     """Length, batch, AdamW and learning-rate schedule of a run, and what is watched while it trains.
 
@@ -92,6 +115,7 @@ class TrainSection(Section):
         beta2: AdamW's decay rate of the mean squared gradient.
         eps: AdamW's addition to the root of the mean squared gradient.
         clip_grad: largest norm of the gradient over all parameters; 0 for no clipping.
+        ema: a moving average of the weights, if the section is given; `ema: {}` takes the default.
         freeze: patterns of Hugging Face weight names (`embed_tokens`, `layers.0.*`) that are not trained.
         train_only: patterns of those that alone are trained, in place of `freeze`.
         validate_every: steps between validations, where there is validation data; also before the first step and
@@ -116,6 +140,7 @@ class TrainSection(Section):
     beta2: Fraction = 0.95
     eps: Positive = 1e-8
     clip_grad: NonNegative = 1.0
+    ema: EmaSection | None = None
     freeze: list[str] = Field(default_factory=list)
     train_only: list[str] = Field(default_factory=list)
     validate_every: Annotated[Count | None, MAY_CHANGE] = None
@@ -179,6 +204,7 @@ class RunConfig(Section):
             among data ranks; `fsdp` divides weights and gradients among them too, and of the others takes context only.
         precision: `bf16` computes in bf16 with fp32 main weights and gradients, `fp32` in fp32.
         layout: how ranks share the work.
+        fsdp: how engine fsdp works.
         train: length, batch, optimizer, schedule.
         checkpoint: what to resume from.
         logging: what is told.
@@ -191,6 +217,7 @@ class RunConfig(Section):
     engine: Annotated[Literal["megatron", "fsdp"], MAY_CHANGE] = "megatron"
     precision: Annotated[Literal["fp32", "bf16"], MAY_CHANGE] = "fp32"
     layout: Annotated[LayoutSection, MAY_CHANGE] = LayoutSection()
+    fsdp: Annotated[FsdpSection, MAY_CHANGE] = FsdpSection()
     train: TrainSection = TrainSection()
     checkpoint: Annotated[CheckpointSection, MAY_CHANGE] = CheckpointSection()
     logging: Annotated[LoggingSection, MAY_CHANGE] = LoggingSection()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from loong_core.checkpoint.pieces import StatePiece
@@ -23,7 +25,7 @@ class LossTerms:
 
     Attributes:
         loss_sum: scalar with gradient, summed over the trained tokens of this rank's microbatch.
-        tokens: scalar int64 tensor, how many tokens were summed over.
+        tokens: scalar int64 tensor, how many tokens were summed over; or samples, where a task's mean is over these.
         metrics: detached scalars to log, averaged over microbatches.
     """
 
@@ -47,7 +49,7 @@ class StepLoss:
 
     Attributes:
         loss: mean over the trained tokens of the whole global batch.
-        tokens: number of those tokens.
+        tokens: number of those tokens, or samples.
         metrics: what the recipe logged, averaged over the global batch's microbatches.
     """
 
@@ -90,6 +92,19 @@ class Engine(ABC):
     @abstractmethod
     def evaluate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
         """Loss without gradient."""
+
+    @contextmanager
+    def evaluation(self) -> Iterator[list[nn.Module]]:
+        """This rank's modules with their weights whole, in evaluation mode and without gradients: to write samples."""
+        training = [stage.training for stage in self.stages]
+        for stage in self.stages:
+            stage.eval()
+        try:
+            with torch.no_grad():
+                yield self.stages
+        finally:
+            for stage, was_training in zip(self.stages, training, strict=True):
+                stage.train(was_training)
 
     @abstractmethod
     def state_pieces(self, *, optimizer: bool = True) -> Iterator[StatePiece]:

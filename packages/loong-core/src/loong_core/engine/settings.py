@@ -10,11 +10,29 @@ import torch
 from torch import nn
 
 Precision = Literal["fp32", "bf16", "fp64"]
+Sharding = Literal["everything", "optimizer"]
 
 
 def decays_matrices(name: str, parameter: nn.Parameter) -> bool:
     """The usual decay rule by parameter kind: matrices and tables decay, norms and biases do not."""
     return parameter.ndim >= 2
+
+
+@dataclass(frozen=True)
+class EmaSettings:
+    """An exponential moving average of the weights, of step `n`: `average += (1 - decay_n) (weight - average)`.
+
+    `decay_n = min(decay, (1 + n) / (10 + n))`, so that the average forgets where it began.
+
+    Attributes:
+        decay: share of the average that a step leaves.
+    """
+
+    decay: float = 0.999
+
+    def decay_at(self, updates: int) -> float:
+        """Of the `updates`-th step, counted from 1."""
+        return min(self.decay, (1 + updates) / (10 + updates))
 
 
 @dataclass(frozen=True)
@@ -32,6 +50,11 @@ class EngineSettings:
         overlap_grad_reduce: reduce gradients over data ranks while backward goes on.
         overlap_param_gather: gather updated weights while the next forward goes on.
         bucket_size: elements communicated at once when overlapping; the engine's own choice where None.
+        ema: engine fsdp: the weights' moving average, kept beside them, saved, and used in evaluation; None: no such.
+        sharding: engine fsdp: `everything` divides weights, gradients and the optimizer's state among the ranks of
+            `shard`; `optimizer` keeps weights whole and adds up whole gradients over a step's microbatches, and divides
+            the optimizer's state only (ZeRO-1): less communication for more memory.
+        compile_layers: engine fsdp: whether each kind of layer is compiled (`torch.compile`).
     """
 
     precision: Precision = "fp32"
@@ -43,6 +66,9 @@ class EngineSettings:
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     bucket_size: int | None = None
+    ema: EmaSettings | None = None
+    sharding: Sharding = "everything"
+    compile_layers: bool = False
 
     @property
     def dtype(self) -> torch.dtype:

@@ -7,6 +7,7 @@ run's number, in float32 on the host; a rank draws the runs that its part touche
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 
@@ -20,7 +21,13 @@ from loong_core.parallel.context import ParallelContext
 _RUN_ELEMENTS = 2**22
 
 
-def initialize(module: nn.Module, weight_map: WeightMap, context: ParallelContext, seed: int, std: float) -> None:
+def initialize(
+    module: nn.Module,
+    weight_map: WeightMap,
+    context: ParallelContext,
+    seed: int,
+    std: float | Callable[[Piece], float],
+) -> None:
     """Draw matrices and tables from a normal distribution, set norms' weights to one and biases to zero.
 
     Args:
@@ -28,7 +35,7 @@ def initialize(module: nn.Module, weight_map: WeightMap, context: ParallelContex
         weight_map: its family's; canonical names seed the draws.
         context: the one that the module was built with.
         seed: of the run.
-        std: standard deviation of the normal distribution (`initializer_range`).
+        std: standard deviation of the normal distribution (`initializer_range`), or what it is for a tensor.
     """
 
     @torch.no_grad()
@@ -36,7 +43,7 @@ def initialize(module: nn.Module, weight_map: WeightMap, context: ParallelContex
         if parameter.ndim == 1:
             parameter.fill_(0.0 if placement.name.endswith("bias") else 1.0)
             return
-        drawn = [_normal(piece, seed, std) for piece in placement.pieces]
+        drawn = [_normal(piece, seed, std(piece) if callable(std) else std) for piece in placement.pieces]
         parameter.copy_(placement.to_local(drawn))
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:

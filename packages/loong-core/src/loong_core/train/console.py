@@ -59,7 +59,7 @@ class RunConsole:
         step = row["step"]
         self._seconds = [*self._seconds[-19:], row["step_seconds"]]
         if self._bar is not None and self._task is not None:
-            figures = f"loss {row['loss']:.4f}  {_count(row['tokens_per_second'])} tok/s"
+            figures = f"loss {row['loss']:.4f}  {_speed(row)}"
             self._bar.update(self._task, completed=step, figures=figures)
         if step % self._every == 0 or step in (self._first_step + 1, self._last_step) or "val_loss" in row:
             left = (self._last_step - step) * sum(self._seconds) / len(self._seconds)
@@ -80,7 +80,7 @@ def step_line(row: dict[str, Any], total_steps: int, seconds_left: float) -> str
         f"loss {row['loss']:.4f}",
         f"grad {row['grad_norm']:.3g}",
         f"lr {row['lr']:.2e}",
-        f"{_count(row['tokens_per_second'])} tok/s",
+        _speed(row),
     ]
     if row.get("mfu") is not None:
         parts.append(f"MFU {row['mfu']:.1%}")
@@ -100,6 +100,14 @@ def duration(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _speed(row: dict[str, Any]) -> str:
+    """What a task counts, per second."""
+    if "samples_per_second" in row:
+        speed = row["samples_per_second"]
+        return f"{_count(speed) if speed >= 100 else f'{speed:.3g}'} samples/s"
+    return f"{_count(row['tokens_per_second'])} tok/s"
 
 
 def _count(number: float) -> str:

@@ -18,7 +18,7 @@ from loong_core.train.profile import StepProfiler
 from loong_core.train.run import Run
 from loong_core.train.schedule import learning_rate
 from loong_core.train.signals import SignalWatch
-from loong_core.train.step_clock import StepClock
+from loong_core.train.step_clock import StepClock, Unit
 
 
 class DataStream(Protocol):
@@ -46,19 +46,21 @@ class Work:
         stream: training data.
         forward_step: the task's loss.
         total_steps: length of the whole run.
-        tokens_per_step: tokens of one global batch.
-        flops_per_token: of forward and backward, for MFU.
+        units_per_step: tokens, or samples, of one global batch.
+        flops_per_unit: of forward and backward, for MFU.
         validation: makes the microbatches of one pass over the held-out data, a list a global batch, equally many on
             every rank; None for no validation.
+        unit: what is counted, and what a mean loss is over: `tokens`, or `samples`.
     """
 
     engine: Engine
     stream: DataStream
     forward_step: ForwardStep
     total_steps: int
-    tokens_per_step: int
-    flops_per_token: float
+    units_per_step: int
+    flops_per_unit: float
     validation: Callable[[], Iterable[Sequence[Any]]] | None = None
+    unit: Unit = "tokens"
 
 
 @dataclass
@@ -89,7 +91,9 @@ def train(run: Run, work: Work) -> Progress:
     engine, total = work.engine, work.total_steps
     last = min(total, settings.stop_at or total)
     finite = FiniteGuard(work.forward_step)
-    clock = StepClock(run.device, run.place.world_size, work.tokens_per_step, work.flops_per_token, run.peak_flops)
+    clock = StepClock(
+        run.device, run.place.world_size, work.units_per_step, work.flops_per_unit, run.peak_flops, work.unit
+    )
     profiler = StepProfiler(settings.profile, run.folder.profile, run.place.rank, run.context.device)
     checkpoints = Checkpointer(
         run.folder.checkpoints, run.config.checkpoint.keep, run.config.checkpoint.asynchronous, run.context
@@ -134,7 +138,7 @@ def train(run: Run, work: Work) -> Progress:
                 if work.validation is not None and _due(step, settings.validate_every, total):
                     held_out = validate(work)
                     progress.last_val_loss = held_out.loss
-                    row |= {"val_loss": held_out.loss, "val_tokens": held_out.tokens}
+                    row |= {"val_loss": held_out.loss, f"val_{work.unit}": held_out.tokens}
                 run.reporter.write(row)
                 if step == first:
                     run.say_kernels()

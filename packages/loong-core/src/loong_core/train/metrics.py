@@ -6,8 +6,8 @@
 | `loss` | mean over the trained tokens of the global batch, nats |
 | `grad_norm` | Euclidean norm of the gradient before clipping |
 | `lr` | learning rate of this step |
-| `tokens` | tokens that went through the model since the run began |
-| `tokens_per_second` | of this step, over all ranks |
+| `tokens` | tokens that went through the model since the run began; `samples` where a task counts these |
+| `tokens_per_second` | of this step, over all ranks; or `samples_per_second` |
 | `mfu` | model FLOPs utilisation, see `utilisation`; null where the device's peak is not known |
 | `memory_bytes` | most memory in use by one rank since the run was started |
 | `step_seconds`, `data_seconds` | of the slowest rank: the whole step, and the part that waited for data |
@@ -64,7 +64,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def utilisation(
-    tokens_per_second: float, flops_per_token: float, ranks: int, peak_flops_per_rank: float | None
+    units_per_second: float, flops_per_unit: float, ranks: int, peak_flops_per_rank: float | None
 ) -> float | None:
     """Model FLOPs utilisation (MFU, arXiv:2204.02311, appendix B).
 
@@ -75,7 +75,7 @@ def utilisation(
     """
     if not peak_flops_per_rank:
         return None
-    return tokens_per_second * flops_per_token / (ranks * peak_flops_per_rank)
+    return units_per_second * flops_per_unit / (ranks * peak_flops_per_rank)
 
 
 def _jsonable(value: Any) -> Any:

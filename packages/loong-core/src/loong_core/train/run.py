@@ -14,7 +14,7 @@ import torch
 
 from loong_core.config import RunConfig, RunFolder
 from loong_core.device import Device, apply_environment, select
-from loong_core.engine.settings import EngineSettings
+from loong_core.engine.settings import EmaSettings, EngineSettings
 from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.crew import Crew
@@ -55,6 +55,9 @@ class Run:
             betas=(train.beta1, train.beta2),
             eps=train.eps,
             clip_grad=train.clip_grad,
+            ema=None if train.ema is None else EmaSettings(train.ema.decay),
+            sharding=self.config.fsdp.sharding,
+            compile_layers=self.config.fsdp.compile,
         )
 
     @property

@@ -1,14 +1,18 @@
-"""Times each step and turns times into tokens per second and MFU."""
+"""Times each step and turns times into tokens (or samples) per second and MFU."""
 
 from __future__ import annotations
 
 from time import perf_counter
+from typing import Literal
 
 import torch
 
 from loong_core.device import Device
 from loong_core.parallel.crew import Crew
 from loong_core.train.metrics import utilisation
+
+Unit = Literal["tokens", "samples"]
+"""What a task counts."""
 
 
 class StepClock:
@@ -19,19 +23,27 @@ class StepClock:
     Args:
         device: whose memory is watched.
         ranks: of the whole run.
-        tokens_per_step: tokens of one global batch.
-        flops_per_token: of forward and backward.
+        units_per_step: tokens, or samples, of one global batch.
+        flops_per_unit: of forward and backward.
         peak_flops: of one rank's device, None if not known.
+        unit: what is counted.
     """
 
     def __init__(
-        self, device: Device, ranks: int, tokens_per_step: int, flops_per_token: float, peak_flops: float | None
+        self,
+        device: Device,
+        ranks: int,
+        units_per_step: int,
+        flops_per_unit: float,
+        peak_flops: float | None,
+        unit: Unit = "tokens",
     ) -> None:
         self._device = device
         self._crew = Crew()
         self._ranks = ranks
-        self._tokens = tokens_per_step
-        self._flops = flops_per_token
+        self._units = units_per_step
+        self._flops = flops_per_unit
+        self._unit = unit
         self._peak_flops = peak_flops
         self._begin = self._data_ready = 0.0
 
@@ -52,10 +64,10 @@ class StepClock:
             float(signal_number),
         ]
         seconds, waited, memory, agreed_signal = self._crew.largest(torch.tensor(here, dtype=torch.float64)).tolist()
-        per_second = self._tokens / seconds
-        figures = {
-            "tokens": step * self._tokens,
-            "tokens_per_second": per_second,
+        per_second = self._units / seconds
+        figures: dict[str, float | int | None] = {
+            self._unit: step * self._units,
+            f"{self._unit}_per_second": per_second,
             "mfu": utilisation(per_second, self._flops, self._ranks, self._peak_flops),
             "memory_bytes": int(memory),
             "step_seconds": seconds,

@@ -83,8 +83,8 @@ def train_on(
                 stream=steps,
                 forward_step=forward_step,
                 total_steps=total_steps,
-                tokens_per_step=tokens_per_step,
-                flops_per_token=model.flops_per_token(config.data.sequence_length),
+                units_per_step=tokens_per_step,
+                flops_per_unit=model.flops_per_token(config.data.sequence_length),
                 validation=validation if held_out is not None else None,
             ),
         )

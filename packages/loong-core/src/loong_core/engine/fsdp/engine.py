@@ -1,8 +1,14 @@
-"""The engine on torch's FSDP2: weights, gradients and optimizer state are all divided among data ranks."""
+"""The engine on torch's FSDP2: weights, gradients and optimizer state are divided among data ranks, as the layout says.
+
+`shard` ranks divide the state and `replicate` groups of them hold copies of it. One group is fully sharded data
+parallel, groups of one rank are plain data parallel (DDP), and what is between is HSDP. With `sharding: optimizer` the
+weights stay whole and only the optimizer's state is divided (ZeRO-1).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.data.context_cut import own_shares
 from loong_core.device.protocol import Device
 from loong_core.engine.base import Engine, ForwardStep, LossTerms, StepLoss
+from loong_core.engine.fsdp.ema import EMA, EmaWeights
 from loong_core.engine.fsdp.shard import ParameterShard
 from loong_core.engine.reduction import LossTally, global_loss
 from loong_core.engine.settings import EngineSettings
@@ -32,11 +39,14 @@ class FsdpEngine(Engine):
     """Trains a plain module with `fully_shard`.
 
     Weights are kept in float32 (at precision fp64 in float64), gathered in the precision's dtype for forward and
-    backward, and gradients are reduced in float32 at every microbatch, so that no rank holds a whole gradient.
-    `layout.replicate` copies are kept of the sharded state (HSDP).
+    backward, and gradients are reduced in float32 at every microbatch, so that no rank holds a whole gradient (but see
+    `EngineSettings.sharding`). `layout.replicate` copies are kept of the sharded state (HSDP).
+
+    Modules with an attribute `keeps_float32` are gathered and computed with as they are kept.
 
     Args:
-        stages: one module, on the context's device. Each child of its `layers` is gathered on its own.
+        stages: one module, on the context's device. Each child of `layers`, its own or those of the modules in it, is
+            gathered on its own.
         weight_map: what its parameters are called outside.
         context: from `ParallelContext.build`; tensor, pipeline and expert degrees are 1.
         device: the run's device.
@@ -73,6 +83,7 @@ class FsdpEngine(Engine):
             ParameterShard.of(name, parameter, context.shard.rank, context.shard.size)
             for name, parameter in stage.named_parameters()
         ]
+        self._ema = EmaWeights(self._trained(), settings.ema) if settings.ema else None
         self._optimizer = self._make_optimizer() if settings.has_optimizer else None
 
     def _shard(self, stage: nn.Module) -> None:
@@ -80,10 +91,15 @@ class FsdpEngine(Engine):
         if self.settings.precision == "bf16":
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         mesh = _mesh(self.context)
-        layers = getattr(stage, "layers", None)
-        for layer in layers.children() if isinstance(layers, nn.Module) else ():
-            fully_shard(layer, mesh=mesh, mp_policy=policy)
-        fully_shard(stage, mesh=mesh, mp_policy=policy)
+        whole = self.settings.sharding == "optimizer"
+        for module in list(stage.modules()):
+            if getattr(module, "keeps_float32", False):
+                fully_shard(module, mesh=mesh, reshard_after_forward=not whole)
+        for layer in _layers(stage):
+            if self.settings.compile_layers:
+                layer.compile()
+            fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=not whole)
+        fully_shard(stage, mesh=mesh, mp_policy=policy, reshard_after_forward=False if whole else None)
         if callable(getattr(stage, "logits", None)):
             register_fsdp_forward_method(stage, "logits")
 
@@ -111,7 +127,10 @@ class FsdpEngine(Engine):
         """Forward and backward over this data rank's microbatches; gradients are then the global batch's mean's."""
         self.discard()
         tally = LossTally(self.context.device)
-        for batch in own_shares(microbatches, self.context):
+        shares = own_shares(microbatches, self.context)
+        for number, batch in enumerate(shares, 1):
+            if self.settings.sharding == "optimizer":
+                self._hold_gradients(last=number == len(shares))
             terms = _loss_terms(forward_step(self.stages[0], batch, None))
             tally.add(terms)
             terms.loss_sum.backward()
@@ -124,17 +143,36 @@ class FsdpEngine(Engine):
             loss = replace(loss, metrics=loss.metrics | take_load(self.stages, self.context))
         return loss
 
+    def _hold_gradients(self, *, last: bool) -> None:
+        """Whether this microbatch's gradients are reduced and the whole weights let go of: only the step's last are."""
+        (stage,) = self.stages
+        assert isinstance(stage, FSDPModule)
+        stage.set_requires_gradient_sync(last)
+        stage.set_reshard_after_backward(last)
+
     def evaluate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
-        """Loss without gradient, the module in evaluation mode."""
-        stage = self.stages[0]
-        training = stage.training
-        stage.eval()
-        tally = LossTally(self.context.device)
-        with torch.no_grad():
+        """Loss without gradient, the module in evaluation mode and with averaged weights where there are some."""
+        with self.evaluation() as (stage,):
+            tally = LossTally(self.context.device)
             for batch in own_shares(microbatches, self.context):
                 tally.add(_loss_terms(forward_step(stage, batch, None)))
-        stage.train(training)
-        return self._reduce(tally)[0]
+            return self._reduce(tally)[0]
+
+    @contextmanager
+    def evaluation(self) -> Iterator[list[nn.Module]]:
+        """As `Engine.evaluation`; with averaged weights where there are some. Every rank calls the modules alike."""
+        with ExitStack() as stack:
+            if self._ema is not None:
+                self._let_go()
+                stack.callback(self._let_go)
+                stack.enter_context(self._ema.in_place())
+            yield stack.enter_context(super().evaluation())
+
+    def _let_go(self) -> None:
+        """Forget gathered weights, so that the next forward gathers them anew."""
+        for module in self.stages[0].modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def _reduce(self, tally: LossTally) -> tuple[StepLoss, Tensor]:
         return global_loss(tally.vector(), sorted(tally.metrics), self.context)
@@ -166,6 +204,8 @@ class FsdpEngine(Engine):
         self._optimizer.step()
         move_biases(self.stages)
         self.updates += 1
+        if self._ema is not None:
+            self._ema.follow(self.updates)
         self._grad_norm = None
 
     def discard(self) -> None:
@@ -183,8 +223,13 @@ class FsdpEngine(Engine):
         yield from self._pieces(lambda shard: {} if shard.local.grad is None else {"gradient": shard.local.grad})
 
     def weight_pieces(self) -> Iterable[StatePiece]:
-        """This rank's shards of the weights, in the dtype of forward."""
-        yield from self._pieces(lambda shard: {"weight": shard.local.detach().to(self.settings.dtype)})
+        """This rank's shards of the weights, averaged where averages are kept, in the dtype of forward."""
+
+        def used(shard: ParameterShard) -> dict[str, Tensor]:
+            average = self._ema.of(shard) if self._ema is not None else None
+            return {"weight": (shard.local.detach() if average is None else average).to(self.settings.dtype)}
+
+        yield from self._pieces(used)
 
     def load_state(self, read: Callable[[StatePiece], Tensor | None], *, optimizer: bool = True) -> None:
         """Fill this rank's shards; where `read` returns None the value stays."""
@@ -205,6 +250,8 @@ class FsdpEngine(Engine):
 
     def _tensors(self, shard: ParameterShard, optimizer: bool) -> dict[str, Tensor]:
         tensors = {"weight": shard.local.detach()}
+        if self._ema is not None and (average := self._ema.of(shard)) is not None:
+            tensors[EMA] = average
         if optimizer and self._optimizer is not None and shard.trained:
             state = self._optimizer.state[shard.local]
             tensors |= {name: state[name] for name in MOMENTS}
@@ -224,6 +271,14 @@ class FsdpEngine(Engine):
 
     def _gradients(self) -> list[Tensor]:
         return [shard.local.grad for shard in self._trained() if shard.local.grad is not None and shard.local.numel()]
+
+
+def _layers(stage: nn.Module) -> Iterator[nn.Module]:
+    """What is gathered on its own: the children of every `layers` in the module."""
+    for module in list(stage.modules()):
+        layers = getattr(module, "layers", None)
+        if isinstance(layers, nn.Module):
+            yield from layers.children()
 
 
 def _check_layout(context: ParallelContext) -> None:

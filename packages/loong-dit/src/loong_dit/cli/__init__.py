@@ -1,0 +1,1 @@
+"""The `loong-dit` command. Nothing here imports torch before a command runs."""

@@ -1,0 +1,1 @@
+"""Latent caches and what is read from them."""

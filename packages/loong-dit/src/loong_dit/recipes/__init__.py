@@ -1,0 +1,1 @@
+"""What the commands of `loong-dit` run: one file a task."""
