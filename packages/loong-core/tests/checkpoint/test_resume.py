@@ -15,6 +15,7 @@ from core_toys.tensor_engine import SHAPES, TensorEngine
 
 from loong_core.checkpoint.resume import Checkpointer, SaveError
 from loong_core.checkpoint.resume_folder import ResumeFolder, published
+from loong_core.device.cpu import CpuDevice
 from loong_core.errors import UserError
 from loong_core.parallel.crew import Crew
 from loong_core.parallel.pool import RankError, RankPool
@@ -106,6 +107,23 @@ def save_then_draw(folder):
 def load_then_draw(folder):
     Checkpointer(folder).load(TensorEngine())
     return torch.rand(3)
+
+
+def test_on_another_kind_of_device_random_draws_begin_anew_and_it_is_said(tmp_path):
+    class OtherDevice(CpuDevice):
+        name = "other"
+
+        def set_random_state(self, state):
+            raise AssertionError("a foreign state")
+
+    save(tmp_path, 1)
+    engine, told = TensorEngine(), []
+    engine.device = OtherDevice()
+    assert Checkpointer(tmp_path, say=told.append).load(engine) == {"seen": 10}
+    assert engine.updates == 1
+    assert told == [
+        "random draws (dropout) begin anew: step-00000001 holds those of 1 rank on cpu, not of 1 rank on other"
+    ]
 
 
 def test_old_checkpoints_are_removed_after_a_new_one_is_published(tmp_path):

@@ -8,6 +8,7 @@ import typer
 
 from loong_core.cli.entry import run_app
 from loong_core.errors import Interrupted, NumericalError, UserError
+from loong_kernels.errors import KernelChoiceError
 
 
 def ending(error):
@@ -36,6 +37,7 @@ def status(app, *arguments):
         (NumericalError("loss is NaN at step 3"), 3),
         (Interrupted(15), 143),
         (Interrupted(2), 130),
+        (KernelChoiceError(["no implementation of attention is called atention; there are sdpa and triton"]), 2),
     ],
 )
 def test_our_own_errors_end_with_their_status_and_one_message(error, code, capsys):

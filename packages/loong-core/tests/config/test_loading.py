@@ -121,3 +121,33 @@ def test_an_override_that_cannot_be_applied_is_a_fault(tmp_path, override):
 
 def test_an_empty_section_has_its_defaults(tmp_path):
     assert load(tmp_path, GOOD + "layout:\n").config.layout.tensor == 1
+
+
+def test_what_an_absent_or_empty_section_requires_is_missing_too(tmp_path):
+    class Data(Section):
+        train: Annotated[list[SourceSection], REQUIRED] = []  # noqa: RUF012
+
+    class Whole(RunConfig):
+        data: Data = Data()
+
+    for given in ([], ["data=null"], ["data={}"], ["data.train=null"]):
+        found = load_run(Whole, None, ["output=x", *given]).faults
+        assert [str(fault) for fault in found] == ["data.train: is missing (add it: data.train=...)"], given
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["sources.1.pth=x"], "did you mean sources.1.path?"),
+        (["sources.2.path=x"], "sources is a list of 2 (name an item, sources.0 to sources.1, or give sources whole)"),
+        (["sources=null", "sources.0.path=x"], "sources is a list of 0 (give sources whole)"),
+    ],
+)
+def test_an_item_of_a_list_is_spoken_of_by_its_number(tmp_path, given, words):
+    assert words in "\n".join(faults(tmp_path, GOOD, "sources=[a.txt, b.txt]", *given))
+
+
+def test_an_item_given_in_short_takes_an_override_of_one_of_its_keys(tmp_path):
+    expected = [SourceSection(path="a.txt", weight=2.0)]
+    assert load(tmp_path, GOOD, "sources.0.weight=2.0").config.sources == expected
+    assert load(tmp_path, GOOD, "sources=[a.txt]", "sources.0.weight=2.0").config.sources == expected

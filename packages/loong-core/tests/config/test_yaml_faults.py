@@ -36,3 +36,17 @@ def test_aliases_of_aliases_are_looked_at_once(tmp_path):
     levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 8))
     path.write_text("l0: &l0 [x]\n" + levels)
     assert any(fault.where == "l7" for fault in load_run(RunConfig, path).faults)
+
+
+def test_several_merge_keys_are_no_key_given_twice(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("kernels:\n  <<: &a {x: one}\n  <<: {y: two}\noutput: x\ntrain: {steps: 1}\n")
+    loaded = load_run(RunConfig, path)
+    assert loaded.faults == []
+    assert loaded.config.kernels == {"x": "one", "y": "two"}
+
+
+def test_a_list_is_no_key(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("output: x\n? [1, 2]\n: 3\n")
+    assert f"{path}:2: is not YAML: a key is plain text" in refusal(path)

@@ -52,6 +52,13 @@ def test_waiting_for_data_a_validation_and_a_skipped_step_are_shown():
     assert "MFU" not in line
 
 
+def test_the_load_of_experts_is_shown_where_there_are_some():
+    (line,) = printed(ROW | {"expert_load_max": 1.5, "expert_load_min": 0.25, "expert_dropped": 0.0})
+    assert "  experts 0.25-1.50x  left" in line
+    (line,) = printed(ROW | {"expert_load_max": 1.5, "expert_load_min": 0.25, "expert_dropped": 0.02})
+    assert "  dropped 2.0%  left" in line
+
+
 def test_lines_come_at_their_interval_and_at_the_first_and_last_step():
     lines = printed(*(ROW | {"step": step} for step in range(1, 8)), every=3, first=0, last=7)
     assert [line.split("/")[0] for line in lines] == ["step 1", "step 3", "step 6", "step 7"]

@@ -21,6 +21,7 @@ from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.data.shared_build import from_first_rank
 from loong_core.data.token_store import published_folder
 from loong_core.errors import UserError
+from loong_core.json_text import read_json_object
 from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings, adapter_layers, apply_lora, linear_layers
 from loong_core.parallel.context import ParallelContext
 
@@ -108,10 +109,7 @@ def read_settings(folder: Path) -> LoraSettings:
         UserError: no adapter is there, it is of another kind, or uses what is not served; names the key.
     """
     path = folder / CONFIG_FILE
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} holds no readable {CONFIG_FILE}: {error}") from error
+    config = read_json_object(path)
     if config.get("peft_type") != "LORA":
         raise UserError(f"{path}: peft_type is {config.get('peft_type')}, only LORA is served")
     for key, allowed in _MUST_BE_UNSET.items():

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from loong_core.config import RunFolder
 from loong_core.config.checks import batch_faults, run_faults
+from loong_core.config.files import unwritable, user_path
 from loong_core.config.loading import Loaded
-from loong_core.device import discover, select
+from loong_core.device import Device, discover, select
 from loong_core.engine.choice import engine_faults
 from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.parallel.layout import Layout
-from loong_core.plan.devices import GIB, Cluster
+from loong_core.plan.devices import GIB
 from loong_core.wording import counted
 from loong_kernels import registry
 from loong_llm.model import ModelSource, open_model
@@ -26,9 +26,16 @@ from loong_llm.tokenizer import load_tokenizer, tokenizer_faults
 
 @dataclass
 class Findings:
-    """What a check found: `faults` that forbid the run, and `facts` about it for people."""
+    """What a check found.
+
+    Attributes:
+        faults: what forbids the run.
+        here: what forbids it on this machine, and may not on the one where it is to run.
+        facts: about it, for people.
+    """
 
     faults: list[Fault] = field(default_factory=list)
+    here: list[Fault] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
 
 
@@ -38,7 +45,8 @@ def checked(loaded: Loaded[TrainingConfig], world_size: int) -> TrainingConfig:
     Raises:
         ConfigError: with every fault found.
     """
-    if faults := check_run(loaded, world_size).faults:
+    found = check_run(loaded, world_size)
+    if faults := [*found.faults, *found.here]:
         raise ConfigError(faults)
     return loaded.config
 
@@ -51,6 +59,7 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     found.faults += data_faults(config)
     found.faults += stage_faults(config)
     found.faults += _choice_faults(config)
+    device = _select_device(config, found)
     model = None
     if config.model.source:
         model = _unless_faulty(found, "model", lambda: open_model(config.model.source, config.model.overrides))
@@ -67,15 +76,17 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     if model is not None and not found.faults:
         found.faults += trained_part_faults(config, model)
     cluster = None
-    if (
-        _trains_all(config)
-        and model is not None
-        and not found.faults
-        and (cluster := _selected_cluster(config, world_size)) is not None
-    ):
-        found.faults += memory_faults(config, model.config, cluster)
+    if model is not None and device is not None and not found.faults:
+        hardware = device.hardware()
+        if hardware is None and device.torch_type == "cpu":
+            found.here += _host_memory_faults(config, model, device, world_size)
+        elif hardware is not None and _trains_all(config):
+            cluster = cluster_of(hardware.name, hardware.memory, world_size)
+            found.faults += memory_faults(config, model.config, cluster)
+    if config.data.cache and (fault := unwritable("data.cache", config.data.cache)) is not None:
+        found.faults.append(fault)
     if config.output and not found.faults:
-        found.faults += RunFolder(Path(config.output).expanduser()).faults(config)
+        found.faults += RunFolder(user_path(config.output)).faults(config)
     if model is not None and not found.faults:
         found.facts = _facts(config, model, layout, world_size, cluster is not None)
     return found
@@ -86,13 +97,30 @@ def _trains_all(config: TrainingConfig) -> bool:
     return config.lora is None and not config.train.freeze and not config.train.train_only
 
 
-def _selected_cluster(config: TrainingConfig, world_size: int) -> Cluster | None:
-    """The run's accelerators, as many as ranks; None where the device's memory is not known without starting it."""
+def _select_device(config: TrainingConfig, found: Findings) -> Device | None:
+    """The run's device; where it cannot be had here, why is noted."""
     try:
-        hardware = select(config.device).device.hardware()
-    except UserError:
-        return None  # a device that cannot be had is told when the run starts
-    return None if hardware is None else cluster_of(hardware.name, hardware.memory, world_size)
+        return select(config.device).device
+    except UserError as error:
+        if all(config.device != known.name for known in discover()):
+            found.faults.append(Fault("device", str(error)))
+        else:
+            found.here.append(Fault("device", str(error), "run it where there is one, or set device=auto"))
+    return None
+
+
+def _host_memory_faults(config: TrainingConfig, model: ModelSource, device: Device, world_size: int) -> list[Fault]:
+    """Whether the host can hold what cannot be done without, however it is shared: a bound from below."""
+    per_parameter = 16 if _trains_all(config) else 2  # float32 weight, gradient and two moments; or a bfloat16 weight
+    parameters = model.config.parameter_count()
+    least, there = parameters * per_parameter // world_size, device.memory().total
+    if least <= there:
+        return []
+    what = (
+        f"has {parameters:,} parameters, at least {least / GIB:,.1f} GiB for each of "
+        f"{counted(world_size, 'rank')}, and this machine has {there / GIB:,.1f} GiB"
+    )
+    return [Fault("model", what, "choose a smaller model, or run it on more machines")]
 
 
 def _unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]) -> Value | None:
@@ -114,11 +142,6 @@ def _choice_faults(config: TrainingConfig) -> list[Fault]:
             for key, value in (("validate_every", train.validate_every), ("validation_steps", train.validation_steps))
             if value is not None
         ]
-    names = [found.name for found in discover()]
-    if config.device != "auto" and config.device not in names:
-        faults.append(
-            Fault("device", f"no device is called {config.device!r}", f"known here: auto, {', '.join(names)}")
-        )
     try:
         with registry.using(config.kernels):
             pass

@@ -123,6 +123,10 @@ def _last_scores(model: OpenedModel, fresh: Sequence[Sequence[int]], cache: KeyV
 
 def _encode(model: OpenedModel, prompt: str, number: int) -> list[int]:
     tokenizer = model.tokenizer
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"prompt {number} is not UTF-8 at character {error.start}; give it as UTF-8 text") from None
     ids = list(tokenizer(prompt).input_ids)
     if ids and ids[-1] == tokenizer.eos_token_id:
         ids.pop()

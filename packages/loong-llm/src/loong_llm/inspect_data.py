@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.text import Text
 
+from loong_core.config.files import user_path
 from loong_core.data.corpus import open_corpus
 from loong_llm.conversations.corpus import open_conversations
 from loong_llm.conversations.inspection import inspect_batches
@@ -30,7 +30,7 @@ def first_sequences(config: TrainingConfig, count: int) -> Iterator[Text]:
     """
     source = open_model(config.model.source, config.model.overrides)
     tokenizer = load_tokenizer(config.tokenizer, source.tokenizer_dir)
-    output = Path(config.output).expanduser()
+    output = user_path(config.output)
     corpus: OpenedCorpus
     if config.stage == "sft":
         corpus = open_conversations(conversation_settings(config, output), conversation_encoder(config, tokenizer))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loong_core.errors import ConfigError, Fault, UserError
+from loong_core.json_text import read_json_object
 from loong_core.nn.decoder_config import DecoderConfig, FeedForwardConfig
 from loong_core.nn.moe.config import MoEConfig
 from loong_core.parallel.layout import Layout
@@ -80,7 +80,7 @@ def find_hf_config(
     if path.is_dir():
         if (path / "run.yaml").is_file() and not (path / "config.json").exists():
             raise UserError(_of_a_run(path))
-        return _read(path / "config.json"), path
+        return read_json_object(path / "config.json"), path
     if len(path.parts) > 1 or name.startswith((".", "~")):
         raise UserError(f"model {name}: there is no such folder")
     return config_of(name), None
@@ -128,19 +128,6 @@ def _of_a_run(folder: Path) -> str:
     )
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{file} is missing") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{file} holds a {type(value).__name__}, not a JSON object")
-    return value
-
-
 def overridden(
     hf: dict[str, Any], overrides: Mapping[str, Any], optional: Collection[str], within: str = "model.overrides."
 ) -> dict[str, Any]:
@@ -159,7 +146,9 @@ def overridden(
     faults = []
     for key in overrides:
         where = f"{within}{key}"
-        if key in ("rope_theta", "rope_scaling") and hf.get("rope_parameters"):
+        if key in ("model_type", "architectures") and overrides[key] != hf.get(key):
+            faults.append(Fault(where, f"the model is of type {hf.get('model_type')}", "name another model"))
+        elif key in ("rope_theta", "rope_scaling") and hf.get("rope_parameters"):
             faults.append(Fault(where, "this config.json has rope_parameters in its place", "override a key of those"))
         elif key not in known:
             near = get_close_matches(key, sorted(known), n=1)
@@ -171,6 +160,7 @@ def overridden(
     for key, value in overrides.items():
         if isinstance(value, Mapping) and isinstance(hf.get(key), Mapping):
             merged[key] = {**hf[key], **value}
-    if "num_hidden_layers" in overrides and len(set(hf.get("layer_types") or [])) == 1:
-        merged["layer_types"] = hf["layer_types"][:1] * int(overrides["num_hidden_layers"])
+    layers, kinds = overrides.get("num_hidden_layers"), hf.get("layer_types")
+    if isinstance(layers, int) and isinstance(kinds, list) and kinds[:1] * len(kinds) == kinds != []:
+        merged["layer_types"] = kinds[:1] * layers
     return merged

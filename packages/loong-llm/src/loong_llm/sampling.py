@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from loong_core.config.sections import LARGEST_SEED
 from loong_core.errors import UserError
 
 
@@ -37,6 +38,8 @@ class Sampling:
             raise UserError(f"top_k {self.top_k} must be at least 1")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p {self.top_p} must be above 0 and at most 1")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UserError(f"seed {self.seed} must be from 0 to {LARGEST_SEED}")
         if self.temperature == 0 and (self.top_k is not None or self.top_p < 1):
             raise UserError("top_k and top_p would have no effect at temperature 0; set a temperature")
 

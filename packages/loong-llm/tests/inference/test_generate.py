@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from text_toys import byte_model
@@ -74,6 +76,24 @@ def test_writing_stops_where_the_model_can_take_no_more(model):
 def test_a_prompt_longer_than_the_model_can_take_is_told_with_numbers(model):
     with pytest.raises(UserError, match="prompt 1 has 141 tokens, the model takes 128"):
         generate(model, ["a", "x" * 140])
+
+
+def test_a_prompt_that_is_no_text_is_told(model):
+    with pytest.raises(UserError, match="prompt 0 is not UTF-8 at character 1"):
+        generate(model, ["a\udc80"])
+
+
+def test_room_is_made_for_what_is_written_not_for_what_may_be(model):
+    unlimited = replace(model, max_length=None)
+    pieces = []
+
+    def stop(number, text):
+        pieces.append(text)
+        if len(pieces) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(unlimited, ["ab"], Sampling(temperature=1.0), max_new_tokens=10**15, on_text=stop)
 
 
 def test_no_prompt_is_refused(model):

@@ -69,12 +69,15 @@ def new_tokens(cache, pieces):
 
 
 @torch.no_grad()
-def test_tokens_brought_in_turns_get_the_logits_of_the_whole_sequences():
+@pytest.mark.parametrize("turns", [((5, 3), (6, 4), (9, 6)), ((1, 1), (2, 2), (9, 6))])
+def test_tokens_brought_in_turns_get_the_logits_of_the_whole_sequences(monkeypatch, turns):
+    monkeypatch.setattr("loong_core.nn.key_value_cache._LEAST_ROOM", 1)  # so that room is made more than once
     model, batch = whole_model(), batch_of([9, 7])
     expected = model.logits(batch).split([9, 7])
     one, two = batch.tokens.split([9, 7])
     cache = KeyValueCache(2, 9)
-    for turn in [(slice(0, 5), slice(0, 3)), (slice(5, 6), slice(3, 4)), (slice(6, 9), slice(4, 6))]:
+    for before, until in zip(((0, 0), *turns), turns):
+        turn = [slice(start, stop) for start, stop in zip(before, until)]
         logits = model.logits(new_tokens(cache, [one[turn[0]], two[turn[1]]]), cache=cache)
         wanted = torch.cat([expected[0][turn[0]], expected[1][turn[1]]])
         torch.testing.assert_close(logits, wanted, rtol=1e-10, atol=1e-12)

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from loong_core.config import load_run
+from loong_core.device.protocol import Availability
 from loong_core.errors import ConfigError
 from loong_llm.check import check_run, checked
+from loong_llm.cli.check import check as check_command
 from loong_llm.data_preview import preview_data
 from loong_llm.recipes.training_config import TrainingConfig
 
@@ -64,6 +66,8 @@ def test_faults_of_schema_files_and_layout_are_told_together_and_nothing_is_writ
         ("model.overrides.max_position_embeddings=64", "is 128, beyond the model's max_position_embeddings 64"),
         ("tokenizer=null", "no tokenizer"),
         ("train.validate_every=5", "train.validate_every: would be ignored: there is no validation data"),
+        ("data=null", "data.train: is missing"),
+        ("seed=4294967296", "seed: is 4294967296"),
         ("device=cdua", "no device is called 'cdua'"),
         ("kernels.atention=sdpa", "kernels: "),
         ("engine=deepspeed", "input should be 'megatron' or 'fsdp'"),
@@ -105,6 +109,36 @@ def test_a_look_at_the_data_tells_the_steps_of_epochs_and_what_is_held_out_and_t
     assert seen.steps == 4 * (2000 // 128) // 8
 
 
+def test_steps_that_epochs_come_to_have_room_for_the_schedule(text, tmp_path, capsys):
+    own = [f"data.train={text}", "data.validation=[]", "train.validate_every=null", f"output={tmp_path / 'run'}"]
+    epochs = ["train.steps=null", "train.epochs=1", "train.warmup_steps=3", "train.stop_at=9"]
+    with pytest.raises(ConfigError) as refused:
+        check_command(TINY, [*own, *epochs])
+    said = str(refused.value)
+    assert "train.warmup_steps: is 3, beyond the run's 1 steps" in said
+    assert "train.stop_at: is 9, beyond the run's 1 steps" in said
+
+
+def test_what_only_this_machine_lacks_stops_a_start_and_warns_a_check(check, text, tmp_path, monkeypatch):
+    found = check("model.overrides.vocab_size=100000000000")
+    assert found.faults == []
+    (fault,) = found.here
+    assert "has 6,400," in str(fault)
+    assert "and this machine has" in str(fault)
+
+    monkeypatch.setattr("loong_core.device.cuda.CudaDevice.availability", lambda self: Availability(False, "no driver"))
+    own = [f"data.train={text}", "data.validation=[]", "train.validate_every=null", f"output={tmp_path / 'run'}"]
+    loaded = load_run(TrainingConfig, TINY, [*own, "device=cuda"])
+    assert check_run(loaded, 1).faults == []
+    with pytest.raises(ConfigError, match=r"device: device 'cuda' .* is unavailable: no driver"):
+        checked(loaded, 1)
+
+
+def test_a_cache_that_cannot_be_written_is_a_fault(check, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert f"data.cache: {tmp_path / 'file'} is a file" in said(check(f"data.cache={tmp_path / 'file' / 'cache'}"))
+
+
 def test_a_missing_run_file_is_the_only_fault(tmp_path):
     with pytest.raises(ConfigError) as refused:
         load_run(TrainingConfig, tmp_path / "run.yaml", ["layout.tensor=3"])
@@ -118,6 +152,7 @@ def test_validation_data_and_a_fraction_exclude_each_other(check, text):
 def test_an_output_of_another_run_is_refused_with_key_old_and_new(check, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.yaml").write_text(json.dumps({"train": {"steps": 30, "lr": 0.1}}))
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n')
     words = said(check())
     assert "train.lr: the run in" in words
     assert "has 0.1, this configuration 0.005" in words

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from loong_core.errors import Fault
+from loong_core.json_text import parse_json
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -89,7 +90,7 @@ def read_header(file: Path) -> tuple[dict[str, StoredTensor], list[Fault]]:
         if size < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
             return {}, [Fault(where, f"its {size} bytes end within the header", _COPY_AGAIN)]
         try:
-            header = json.loads(stream.read(length))
+            header = parse_json(stream.read(length))
             header.pop("__metadata__", None)
             found = {name: _stored(file, entry, 8 + length) for name, entry in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:

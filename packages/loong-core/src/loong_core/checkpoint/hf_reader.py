@@ -6,12 +6,10 @@ one tensor out of it, so host memory never holds more than what a rank asked for
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +18,7 @@ from torch import Tensor
 from loong_core.checkpoint.hf_format import DTYPES, TRANSFORMERS, FolderKind, StoredTensor, read_header
 from loong_core.checkpoint.pieces import Piece
 from loong_core.errors import Fault, UserError
+from loong_core.json_text import read_json_object
 
 _SHOWN_FAULTS = 40
 _PICKLES = ("*.bin", "*.pt", "*.pth")
@@ -59,7 +58,7 @@ class HFFolder:
         self.kind = kind
         if not self.path.is_dir():
             raise UserError(f"{self.path} is not a folder")
-        self.config = read_json(self.path / "config.json")
+        self.config = read_json_object(self.path / "config.json")
         self._mapped: dict[Path, np.memmap] = {}
 
     @property
@@ -146,7 +145,7 @@ class HFFolder:
     def _headers(self) -> tuple[dict[str, StoredTensor], list[Fault]]:
         """Every stored tensor, and every fault of the files."""
         index = self.path / self.kind.index
-        indexed: dict[str, str] = read_json(index).get("weight_map", {}) if index.is_file() else {}
+        indexed: dict[str, str] = read_json_object(index).get("weight_map", {}) if index.is_file() else {}
         plain = isinstance(indexed, dict) and all(
             isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name
             for name in indexed.values()
@@ -178,23 +177,6 @@ class HFFolder:
                 ]
             found |= here
         return found, faults
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object from a file.
-
-    Raises:
-        UserError: if the file is not there or does not hold one.
-    """
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{file} is missing") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{file} holds a {type(value).__name__}, not a JSON object")
-    return value
 
 
 def _no_weights(folder: Path) -> str:

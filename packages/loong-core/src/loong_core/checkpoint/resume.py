@@ -39,6 +39,7 @@ from loong_core.engine.base import Engine
 from loong_core.errors import LoongError, UserError
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.crew import Crew
+from loong_core.wording import counted
 
 RANDOM_STATE = "random_state"
 _ABANDONED_SECONDS = 3600.0
@@ -84,6 +85,7 @@ class Checkpointer:
         keep: how many to keep; older ones are removed after a new one is published. None keeps all.
         asynchronous: whether `save` returns before the files are written.
         context: its layout is noted in the manifest.
+        say: told of what a checkpoint could not give.
         at_stage: told of each stage of a save (`begun`, `writing`, `durable`, `indexed`, `published`, `pruned`) with
             its folder, on the rank and thread that reach it.
     """
@@ -95,6 +97,7 @@ class Checkpointer:
         asynchronous: bool = True,
         context: ParallelContext | None = None,
         *,
+        say: Callable[[str], None] = lambda text: None,
         at_stage: Callable[[str, Path], None] = lambda stage, folder: None,
     ) -> None:
         if keep is not None and keep < 1:
@@ -104,6 +107,7 @@ class Checkpointer:
         self.asynchronous = asynchronous
         self.context = context
         self._crew = Crew()
+        self._say = say
         self._at_stage = at_stage
         self._attempt: _Attempt | None = None
 
@@ -135,6 +139,7 @@ class Checkpointer:
         pieces.append(_random_state(self._crew.rank, engine.device.random_state()))
         manifest |= {
             "engine": type(engine).__name__,
+            "device": engine.device.name,
             "world_size": self._crew.size,
             "layout": asdict(self.context.layout) if self.context else {},
         }
@@ -248,7 +253,7 @@ class Checkpointer:
     def load(self, engine: Engine, path: Path | None = None, *, optimizer: bool = True) -> dict[str, Any] | None:
         """Give the engine the state of a checkpoint, whatever layout, world size and engine it was saved with.
 
-        The random state is restored where there are as many ranks as there were.
+        The random state is restored where there are as many ranks as there were, on the same kind of device.
 
         Args:
             engine: to be filled.
@@ -319,7 +324,12 @@ class Checkpointer:
             )
 
     def _restore_random_state(self, folder: ResumeFolder, engine: Engine) -> None:
-        if folder.manifest["world_size"] != self._crew.size:
+        ranks, kind = folder.manifest["world_size"], folder.manifest.get("device", engine.device.name)
+        if (ranks, kind) != (self._crew.size, engine.device.name):
+            self._say(
+                f"random draws (dropout) begin anew: {folder.path.name} holds those of {counted(ranks, 'rank')} on "
+                f"{kind}, not of {counted(self._crew.size, 'rank')} on {engine.device.name}"
+            )
             return
         state = folder.tensors.get(f"{RANDOM_STATE}/rank-{self._crew.rank}")
         if state is not None:

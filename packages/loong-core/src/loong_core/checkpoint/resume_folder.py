@@ -23,6 +23,7 @@ from torch import Tensor
 from loong_core.checkpoint.hf_format import DTYPES, data_bytes, header_bytes
 from loong_core.checkpoint.pieces import Piece, StatePiece
 from loong_core.errors import UserError
+from loong_core.json_text import parse_json
 
 MANIFEST = "manifest.json"
 INDEX = "index.json"
@@ -163,7 +164,7 @@ class ResumeFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
+            self.manifest: dict[str, Any] = parse_json((path / MANIFEST).read_text())
         except FileNotFoundError:
             what = f"has no {MANIFEST}, so it was never published" if path.is_dir() else "does not exist"
             raise UserError(f"checkpoint {path} {what}{_instead_of(path)}") from None
@@ -233,7 +234,7 @@ class ResumeFolder:
                     for box in entry["boxes"]
                 ],
             )
-            for key, entry in json.loads((self.path / INDEX).read_text()).items()
+            for key, entry in parse_json((self.path / INDEX).read_text()).items()
         }
 
     def check_piece(self, wanted: StatePiece) -> str | None:

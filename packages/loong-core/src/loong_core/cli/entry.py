@@ -13,8 +13,6 @@ from typing import NoReturn
 
 import typer
 
-from loong_core.errors import LoongError
-
 
 def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit.
@@ -28,9 +26,13 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> NoRetur
         typer.main.get_command(app)(args=None if arguments is None else list(arguments))
     except SystemExit as end:
         status = end.code
-    except LoongError as error:
+    except Exception as error:
+        # The project's own errors carry their status; loong-kernels, which knows no LoongError, has one too.
+        known: int | None = getattr(error, "exit_status", None)
+        if known is None:
+            raise
         print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
-        status = error.exit_status
+        status = known
     try:
         sys.stdout.flush()
     except BrokenPipeError:

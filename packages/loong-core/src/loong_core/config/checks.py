@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from importlib.util import find_spec
 
-from loong_core.config.sections import RunConfig
+from loong_core.config.sections import RunConfig, TrainSection
 from loong_core.errors import Fault
 from loong_core.parallel.layout import Layout
 
@@ -40,21 +40,28 @@ def batch_faults(config: RunConfig, layout: Layout, world_size: int) -> list[Fau
 
 def _length_faults(config: RunConfig) -> list[Fault]:
     train = config.train
-    faults = []
     if train.steps is None and train.epochs is None:
-        faults.append(Fault("train.steps", "is missing, and so is train.epochs", "give one of them"))
+        return [Fault("train.steps", "is missing, and so is train.epochs", "give one of them")]
     if train.steps is not None and train.epochs is not None:
-        faults.append(
-            Fault("train.epochs", f"is {train.epochs} while train.steps is {train.steps}", "set one of them to null")
-        )
-    if train.steps is None:
-        return faults
+        what = f"is {train.epochs} while train.steps is {train.steps}"
+        return [Fault("train.epochs", what, "set one of them to null")]
+    return step_faults(train, train.steps) if train.steps is not None else []
+
+
+def step_faults(train: TrainSection, steps: int) -> list[Fault]:
+    """What does not fit into a run of `steps`; where epochs are given they are known once the data has been read."""
+    faults = []
     for key, value in (("stop_at", train.stop_at), ("warmup_steps", train.warmup_steps)):
-        if value is not None and value > train.steps:
-            faults.append(Fault(f"train.{key}", f"is {value}, beyond the run's {train.steps} steps", "lower it"))
-    if train.profile.steps is not None and train.profile.steps[1] > train.steps:
-        what = f"ends at {train.profile.steps[1]}, beyond the run's {train.steps} steps"
+        if value is not None and value > steps:
+            faults.append(Fault(f"train.{key}", f"is {value}, beyond the run's {steps} steps", "lower it"))
+    if train.profile.steps is not None and train.profile.steps[1] > steps:
+        what = f"ends at {train.profile.steps[1]}, beyond the run's {steps} steps"
         faults.append(Fault("train.profile.steps", what, "choose earlier steps"))
+    if train.decay_steps is not None and train.schedule != "constant" and train.warmup_steps <= steps:
+        room = steps - train.warmup_steps
+        if train.decay_steps > room:
+            what = f"is {train.decay_steps}, but {room} of {steps} steps are left after warm-up"
+            faults.append(Fault("train.decay_steps", what, "lower it"))
     return faults
 
 
@@ -66,11 +73,6 @@ def _schedule_faults(config: RunConfig) -> list[Fault]:
     if train.profile.steps is not None and train.profile.steps[0] > train.profile.steps[1]:
         first, last = train.profile.steps
         faults.append(Fault("train.profile.steps", f"begins at {first} and ends at {last}", "write [first, last]"))
-    if train.steps is not None and train.decay_steps is not None and train.schedule != "constant":
-        room = train.steps - train.warmup_steps
-        if train.decay_steps > room:
-            what = f"is {train.decay_steps}, but {room} of {train.steps} steps are left after warm-up"
-            faults.append(Fault("train.decay_steps", what, "lower it"))
     return faults
 
 

@@ -7,6 +7,7 @@ is wrong; a configuration is only trained on when there are no faults.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from loong_core.config.files import missing_file
 from loong_core.config.section import REQUIRED, Section, expand_shorthand, field_section, valid_keys
-from loong_core.config.yaml_text import parse_document, parse_value
+from loong_core.config.yaml_text import parse_value, read_document
 from loong_core.errors import ConfigError, Fault
 
 
@@ -52,12 +53,7 @@ def load_run[Config: Section](
             raise ConfigError([fault])
         if Path(path).is_dir():
             raise ConfigError([Fault(str(path), "is a folder", "name the run's YAML file")])
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            what = f"is not a text file in UTF-8 (byte {error.start} is {error.object[error.start]:#04x})"
-            raise ConfigError([Fault(str(path), what, "name the run's YAML file")]) from None
-        values, faults = parse_document(text, str(path))
+        values, faults = read_document(Path(path))
         if faults and not values:
             raise ConfigError(faults)
     for override in overrides:
@@ -80,27 +76,39 @@ def _override(config_class: type[Section], values: dict[str, Any], override: str
     place: Any = values
     section: type[Section] | None = config_class
     for depth, name in enumerate(parents):
-        field = section.model_fields.get(name) if section else None
-        inner = field_section(field) if field else None
-        section = inner[0] if inner else None
-        if isinstance(place, list) and name.isdecimal() and int(name) < len(place):
-            place = place[int(name)]
-            continue
         if isinstance(place, list):
-            parent = ".".join(parents[:depth])
-            return Fault(key, f"{parent} is a list of {len(place)}, not a mapping", f"give {parent} whole")
-        child = place.get(name)
+            if (fault := _no_such_item(key, parents[:depth], place, name)) is not None:
+                return fault
+            index: Any = int(name)
+            child = place[index]
+        else:
+            field = section.model_fields.get(name) if section else None
+            inner = field_section(field) if field else None
+            section = inner[0] if inner else None
+            index, child = name, place.get(name)
+            following = [*parents, last][depth + 1]
+            if inner is not None and inner[1] and following.isdecimal() and not isinstance(child, list):
+                child = [] if child is None else [child]
         if section is not None:
             child = expand_shorthand(section, child)
-        place[name] = child if isinstance(child, (dict, list)) else {}
-        place = place[name]
+        place[index] = child if isinstance(child, (dict, list)) else {}
+        place = place[index]
     if isinstance(place, list):
-        if not last.isdecimal() or int(last) >= len(place):
-            return Fault(key, f"{'.'.join(parents)} is a list of {len(place)}", f"give {'.'.join(parents)} whole")
+        if (fault := _no_such_item(key, parents, place, last)) is not None:
+            return fault
         place[int(last)] = value
     else:
         place[last] = value
     return None
+
+
+def _no_such_item(key: str, parents: Sequence[str], items: Sequence[Any], name: str) -> Fault | None:
+    """The fault of an override that looks for `name` in a list which has no such item."""
+    if name.isdecimal() and int(name) < len(items):
+        return None
+    parent = ".".join(parents)
+    items_there = f"name an item, {parent}.0 to {parent}.{len(items) - 1}, or " if items else ""
+    return Fault(key, f"{parent} is a list of {len(items)}", f"{items_there}give {parent} whole")
 
 
 @dataclass
@@ -123,6 +131,8 @@ class _Reading:
         for name, field in section.model_fields.items():
             if REQUIRED in field.metadata and not values.get(name):
                 self.faults.append(Fault(f"{prefix}{name}", "is missing", f"add it: {prefix}{name}=..."))
+            elif name not in values and (inner := _always_there(field)) is not None:
+                self.section(inner, {}, f"{prefix}{name}.")  # what it requires is missing too
         return section.model_construct(**good)
 
     def field(self, field: FieldInfo, value: Any, key: str) -> Any:
@@ -132,7 +142,8 @@ class _Reading:
         section, is_list = inner
         if value is None:
             # `layout:` with nothing below it means the defaults.
-            return field.get_default(call_default_factory=True)
+            always = _always_there(field)
+            return self.section(always, {}, f"{key}.") if always else field.get_default(call_default_factory=True)
         items = value if isinstance(value, list) and is_list else [value]
         read = []
         for index, item in enumerate(items):
@@ -160,9 +171,23 @@ class _Reading:
 _FAULTY = object()
 
 
+def _always_there(field: FieldInfo) -> type[Section] | None:
+    """The section that a configuration has whether it is given or not; None for a list or an optional one."""
+    inner = field_section(field)
+    optional = field.get_default(call_default_factory=True) is None
+    return None if inner is None or inner[1] or optional else inner[0]
+
+
+_INDEX = re.compile(r"\.\d+(?=\.|$)")
+
+
 def unknown_key(key: str, valid: Sequence[str]) -> Fault:
     """The fault of a key that is none of the `valid` ones, with the nearest that is."""
-    nearest = _nearest_key(key, valid)
+    plain = _INDEX.sub("", key)  # of an item of a list: keys are listed without its number
+    nearest = _nearest_key(plain, valid)
+    parent, _, leaf = key.rpartition(".")
+    if nearest is not None and plain == f"{nearest.rpartition('.')[0]}.{leaf}":
+        nearest = f"{parent}.{nearest.rpartition('.')[2]}"
     return Fault(key, "is not a key of a run file", f"did you mean {nearest}?" if nearest else "remove it")
 
 

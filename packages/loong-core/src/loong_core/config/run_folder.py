@@ -11,8 +11,9 @@ from typing import Any, TextIO
 
 import yaml
 
+from loong_core.config.files import unwritable
 from loong_core.config.section import MAY_CHANGE, Section, field_section
-from loong_core.config.yaml_text import parse_document
+from loong_core.config.yaml_text import read_document
 from loong_core.errors import ConfigError, Fault, UserError
 
 
@@ -65,21 +66,22 @@ class RunFolder:
 
     def faults(self, config: Section) -> list[Fault]:
         """Why `config` may not continue the run that is in this folder; empty where it may, or there is none."""
-        if not self.root.exists():
-            return []
-        if not self.root.is_dir():
-            return [Fault("output", f"{self.root} is a file", "name a folder")]
+        if (fault := unwritable("output", str(self.root))) is not None:
+            return [fault]
+        made = [path for path in (self.hf, self.adapter) if path.exists()]
+        made += [path for path in (self.checkpoints,) if path.is_dir() and any(path.glob("step-*"))]
+        made += [path for path in (self.metrics,) if path.is_file() and path.stat().st_size]
+        if not made:
+            return []  # what a start that was refused has left belongs to nobody
         if not self.run_yaml.exists():
-            taken = next(
-                (path for path in (self.metrics, self.checkpoints, self.hf, self.adapter) if path.exists()), None
-            )
-            if taken is None:
-                return []
-            what = f"{self.root} has {taken.name} but no run.yaml, so it is not known whose they are"
+            what = f"{self.root} has {made[0].name} but no run.yaml, so it is not known whose they are"
             return [Fault("output", what, "name another folder")]
-        old, unreadable = parse_document(self.run_yaml.read_text(encoding="utf-8"), str(self.run_yaml))
-        if unreadable:
-            return unreadable
+        old, unreadable = read_document(self.run_yaml)
+        damaged = [*unreadable, *_misshapen(type(config), old)] if old or unreadable else [Fault("", "is empty")]
+        if damaged:
+            place = f"{damaged[0].where} " if damaged[0].where not in ("", str(self.run_yaml)) else ""
+            what = f"{self.run_yaml} is damaged: {place}{damaged[0].what}; so it is not known whose {made[0].name} is"
+            return [Fault("output", what, "restore that file, or name another folder")]
         return [
             Fault(key, f"the run in {self.root} has {before!r}, this configuration {now!r}", _WAY_OUT)
             for key, before, now in differences(type(config), old, config.model_dump(mode="json"))
@@ -111,8 +113,12 @@ class RunFolder:
             config.model_dump(mode="json"), sort_keys=False, allow_unicode=True
         )
         temporary = self.run_yaml.with_suffix(".tmp")
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, self.run_yaml)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, self.run_yaml)
+        except OSError as error:
+            lock.close()
+            raise UserError(f"output: cannot write {self.run_yaml}: {error.strerror}; name another folder") from error
         return lock
 
 
@@ -126,6 +132,20 @@ def _locked(file: TextIO, patience: float) -> bool:
             if monotonic() >= deadline:
                 return False
             sleep(0.1)
+
+
+def _misshapen(section: type[Section], values: dict[str, Any], prefix: str = "") -> list[Fault]:
+    """Sections that are no mappings: a file that was edited or torn, not one that an older version wrote."""
+    found = []
+    for name, field in section.model_fields.items():
+        inner, value = field_section(field), values.get(name)
+        if inner is None or inner[1] or value is None:
+            continue
+        if isinstance(value, dict):
+            found += _misshapen(inner[0], value, f"{prefix}{name}.")
+        else:
+            found.append(Fault(f"{prefix}{name}", f"is {value!r}; a mapping is wanted"))
+    return found
 
 
 _WAY_OUT = "resume with the old value, or name another output"

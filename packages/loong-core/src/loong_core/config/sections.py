@@ -15,6 +15,10 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
+LARGEST_SEED = 2**32 - 1
+"""What every random generator in use takes."""
+
+
 class LayoutSection(Section):
     """Degrees of parallelism: how many ranks share what. What is left of the ranks reads different data.
 
@@ -212,7 +216,7 @@ class RunConfig(Section):
     """
 
     output: Annotated[str, REQUIRED, MAY_CHANGE] = ""
-    seed: Whole = 0
+    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
     device: Annotated[str, MAY_CHANGE] = "auto"
     engine: Annotated[Literal["megatron", "fsdp"], MAY_CHANGE] = "megatron"
     precision: Annotated[Literal["fp32", "bf16"], MAY_CHANGE] = "fp32"

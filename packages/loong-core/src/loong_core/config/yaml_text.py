@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -19,9 +20,24 @@ _Loader.add_implicit_resolver(
 )
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+"""Of the key `<<`, which takes over another mapping's keys; a mapping may have several."""
+
+
 def parse_value(text: str) -> Any:
     """The value of an override, `text` being what follows the `=`. Raises yaml.YAMLError."""
     return yaml.load(text, _Loader)
+
+
+def read_document(path: Path) -> tuple[dict[str, Any], list[Fault]]:
+    """The mapping in a file, and what is wrong with it; nothing where it cannot be read at all."""
+    try:
+        return parse_document(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        what = f"is not a text file in UTF-8 (byte {error.start} is {error.object[error.start]:#04x})"
+        return {}, [Fault(str(path), what, "is it a YAML file?")]
+    except OSError as error:
+        return {}, [Fault(str(path), f"cannot be read: {error.strerror}")]
 
 
 def parse_document(text: str, where: str) -> tuple[dict[str, Any], list[Fault]]:
@@ -64,7 +80,11 @@ def _duplicates(node: yaml.Node, prefix: str, seen: set[int], above: tuple[int, 
     first_line: dict[str, int] = {}
     for key, value in node.value:
         line = key.start_mark.line + 1
-        if key.value in first_line:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a key is plain text, not a list or a mapping", key.start_mark
+            )
+        if key.value in first_line and key.tag != _MERGE:
             what = f"is given twice, in lines {first_line[key.value]} and {line}"
             faults.append(Fault(prefix + key.value, what, "keep one"))
         first_line.setdefault(key.value, line)

@@ -11,6 +11,7 @@ from typing import Any
 
 from loong_core.data.text_files import line_number
 from loong_core.errors import UserError
+from loong_core.json_text import parse_json
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -77,7 +78,7 @@ def _read_gzip(path: Path, text_key: str) -> Iterator[str]:
 def _read_array(path: Path, text_key: str) -> Iterator[str]:
     data = path.read_bytes()
     try:
-        records = json.loads(data.removeprefix(_BOM).decode("utf-8"))
+        records = parse_json(data.removeprefix(_BOM).decode("utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: {_told(error, cut=False)}") from error
     for number, record in enumerate(records):
@@ -93,7 +94,7 @@ def parse(line: bytes) -> Any:
     Raises:
         ValueError: it is not JSON in UTF-8.
     """
-    return json.loads(line.removeprefix(_BOM).decode("utf-8"))
+    return parse_json(line.removeprefix(_BOM).decode("utf-8"))
 
 
 def document_text(record: Any, text_key: str) -> str:

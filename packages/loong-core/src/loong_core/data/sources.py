@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 import glob
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from loong_core.config.files import user_path
 from loong_core.errors import UserError
+from loong_core.json_text import read_json_object
 
 Format = Literal["text", "jsonl", "parquet", "arrow", "indexed"]
 
@@ -79,7 +80,13 @@ def resolve(path: str) -> list[SourceFile]:
     """
     if not path.strip():
         raise UserError("an empty path; give a file, a folder, a glob or the prefix of a .bin/.idx pair")
-    here = Path(path).expanduser()
+    here = user_path(path)
+    try:
+        here.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # a glob or a prefix, or nothing
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be looked at: {error}") from error
     if here.is_dir():
         return _folder(here)
     if here.is_file():
@@ -163,7 +170,9 @@ def _glob_of(path: Path, folder: Path) -> str:
 
 
 def _saved_splits(folder: Path) -> list[SourceFile]:
-    splits = _read_json(folder / "dataset_dict.json").get("splits", [])
+    splits = read_json_object(folder / "dataset_dict.json").get("splits")
+    if not isinstance(splits, list) or not all(isinstance(split, str) for split in splits):
+        raise UserError(f"{folder / 'dataset_dict.json'} does not list the splits; save the dataset again")
     if len(splits) == 1:
         return _saved_dataset(folder / splits[0])
     choices = ", ".join(str(folder / split) for split in splits) or "none"
@@ -171,23 +180,19 @@ def _saved_splits(folder: Path) -> list[SourceFile]:
 
 
 def _saved_dataset(folder: Path) -> list[SourceFile]:
-    state = _read_json(folder / "state.json")
+    state = read_json_object(folder / "state.json")
     if state.get("_indices_data_files"):
         raise UserError(f"{folder} was saved with an indices mapping by an old `datasets`; load and save it again")
-    files = [SourceFile(folder / entry["filename"], "arrow") for entry in state.get("_data_files", [])]
+    try:
+        files = [SourceFile(folder / entry["filename"], "arrow") for entry in state.get("_data_files", [])]
+    except (TypeError, KeyError) as error:
+        raise UserError(f"{folder / 'state.json'} does not list the data files ({error!r}); save it again") from error
     for file in files:
         if not file.path.is_file():
             raise UserError(f"{file.path} is missing, though {folder / 'state.json'} lists it; copy the whole folder")
     if not files:
         raise UserError(f"{folder} is a saved dataset without a single data file")
     return files
-
-
-def _read_json(path: Path) -> dict[str, list]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
 
 
 def _unique(files: Iterable[SourceFile]) -> list[SourceFile]:

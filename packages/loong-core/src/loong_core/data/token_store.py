@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loong_core.errors import UserError
+from loong_core.json_text import parse_json
 
 Ids = NDArray[np.unsignedinteger[Any] | np.signedinteger[Any]]
 
@@ -206,7 +207,7 @@ def open_store(folder: Path, name: str, *, verify: bool, digest: str | None = No
     """
     remedy = f"delete the folder {folder}, and the next start builds it again"
     try:
-        description = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+        description = parse_json((folder / "store.json").read_text(encoding="utf-8"))
         bounds = np.load(folder / "bounds.npy", allow_pickle=False)
         dtype, count = np.dtype(description["dtype"]), int(description["tokens"])
         size = (folder / "tokens.bin").stat().st_size

@@ -10,7 +10,7 @@ Each check takes a device and raises `AssertionError` with what it expected and 
         check(MyDevice())
 
 `CHECKS` need the device's runtime. Where there is none, run `CHECKS_WITHOUT_RUNTIME`: what a device must be able to say
-anywhere. `kernel_checks(device)` are those of `loong_kernels`, for the ops that a registry serves on the device.
+anywhere. The ops that a registry serves on the device have checks of their own: `loong_kernels.conformance.checks`.
 """
 
 from __future__ import annotations

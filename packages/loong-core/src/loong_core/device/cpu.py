@@ -17,6 +17,7 @@ from loong_core.wording import counted
 
 _MATMUL_SIZE = 768
 _MATMUL_TRIALS = 8
+_MATMUL_SECONDS = 1.0
 
 
 class CpuEvent:
@@ -114,15 +115,21 @@ class CpuDevice(Device):
 
 @lru_cache(maxsize=8)
 def measured_matmul_flops(threads: int) -> float:
-    """Operations a second of a square float32 matmul, the best of several, with torch's `threads` (the cache's key)."""
+    """Operations a second of a square float32 matmul, with torch's `threads` (the cache's key).
+
+    The best of as many trials as it takes until several in a row were no better: on a machine that others use too, most
+    trials measure their share of it.
+    """
     with torch.no_grad():
         left, right = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE), torch.ones(_MATMUL_SIZE, _MATMUL_SIZE)
         product = left @ right
-        best = float("inf")
-        for _ in range(_MATMUL_TRIALS):
+        best, tried, begun = float("inf"), 0, time.perf_counter()
+        while tried < _MATMUL_TRIALS and time.perf_counter() - begun < _MATMUL_SECONDS:
             started = time.perf_counter()
             torch.mm(left, right, out=product)
-            best = min(best, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            tried = 0 if seconds < 0.98 * best else tried + 1
+            best = min(best, seconds)
     return 2.0 * _MATMUL_SIZE**3 / best
 
 

@@ -11,9 +11,12 @@ from torch.nn import functional as F
 from loong_core.data.batch import PackedBatch
 from loong_kernels import packed_attention
 
+_LEAST_ROOM = 256
+"""Tokens of a sequence that room is made for at first."""
+
 
 class KeyValueCache:
-    """Room for `sequences` sequences of up to `max_length` tokens, made when the first layer asks for it.
+    """Holds `sequences` sequences of up to `max_length` tokens; room for them is made as they grow.
 
     The protocol: `decoder.logits(batch, cache=cache)` with a `PackedBatch` of the *new* tokens, sequence `i` of the
     batch being sequence `i` of the cache, and positions that continue (`positions` makes them). The first call brings
@@ -53,7 +56,8 @@ class KeyValueCache:
             `[new tokens, heads, head_dim]`.
         """
         bounds = batch.cu_seqlens.tolist()
-        keys, values = self._room(layer, k)
+        longest = max(held + end - start for held, start, end in zip(self.lengths, bounds, bounds[1:]))
+        keys, values = self._room(layer, k, min(longest, self.max_length))
         for index, held in enumerate(self.lengths):
             start, end = bounds[index], bounds[index + 1]
             if held + end - start > self.max_length:
@@ -77,12 +81,16 @@ class KeyValueCache:
         bounds = batch.cu_seqlens.tolist()
         self.lengths = [held + end - start for held, start, end in zip(self.lengths, bounds, bounds[1:])]
 
-    def _room(self, layer: int, k: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's `[sequences, max_length, kv_heads, head_dim]` keys and values."""
-        if layer not in self._layers:
-            shape = (len(self.lengths), self.max_length, *k.shape[1:])
-            self._layers[layer] = (k.new_zeros(shape), k.new_zeros(shape))
-        return self._layers[layer]
+    def _room(self, layer: int, k: Tensor, needed: int) -> tuple[Tensor, Tensor]:
+        """The layer's `[sequences, room, kv_heads, head_dim]` keys and values, room being at least `needed`."""
+        there = self._layers.get(layer)
+        if there is None or there[0].shape[1] < needed:
+            room = min(self.max_length, max(_LEAST_ROOM, 2 * needed))
+            fresh = [k.new_zeros(len(self.lengths), room, *k.shape[1:]) for _ in range(2)]
+            for new, old in zip(fresh, there or ()):
+                new[:, : old.shape[1]] = old
+            self._layers[layer] = there = (fresh[0], fresh[1])
+        return there
 
     def _attend_together(self, q: Tensor, keys: Tensor, values: Tensor, new: int, scale: float) -> Tensor:
         """All sequences at once, each with `new` new tokens; what a sequence does not hold is masked out."""

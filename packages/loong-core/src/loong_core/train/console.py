@@ -73,7 +73,7 @@ class RunConsole:
 
 
 def step_line(row: dict[str, Any], total_steps: int, seconds_left: float) -> str:
-    """One step's figures as a line."""
+    """One step's figures as a line; of a mixture the load of its idlest and its busiest expert, even being 1."""
     step = row["step"]
     parts = [
         f"step {step:>{len(str(total_steps))}}/{total_steps}",
@@ -85,6 +85,10 @@ def step_line(row: dict[str, Any], total_steps: int, seconds_left: float) -> str
     if row.get("mfu") is not None:
         parts.append(f"MFU {row['mfu']:.1%}")
     parts.append(f"mem {row['memory_bytes'] / 2**30:.2f} GiB")
+    if "expert_load_max" in row:
+        parts.append(f"experts {row['expert_load_min']:.2f}-{row['expert_load_max']:.2f}x")
+    if row.get("expert_dropped"):
+        parts.append(f"dropped {row['expert_dropped']:.1%}")
     if row["data_seconds"] > 0.05 * row["step_seconds"]:
         parts.append(f"data wait {row['data_seconds'] / row['step_seconds']:.0%}")
     parts.append(f"left {duration(seconds_left)}")

@@ -96,7 +96,11 @@ def train(run: Run, work: Work) -> Progress:
     )
     profiler = StepProfiler(settings.profile, run.folder.profile, run.place.rank, run.context.device)
     checkpoints = Checkpointer(
-        run.folder.checkpoints, run.config.checkpoint.keep, run.config.checkpoint.asynchronous, run.context
+        run.folder.checkpoints,
+        run.config.checkpoint.keep,
+        run.config.checkpoint.asynchronous,
+        run.context,
+        say=run.say,
     )
     progress = _resume(run, work, checkpoints)
     spikes = SpikeGuard(settings.spike, progress.losses)
@@ -177,10 +181,11 @@ def validate(work: Work) -> StepLoss:
 
 
 def _resume(run: Run, work: Work, checkpoints: Checkpointer) -> Progress:
-    loaded = checkpoints.load(work.engine)
+    path = checkpoints.latest()
+    loaded = None if path is None else checkpoints.load(work.engine, path)
     if loaded is None:
         return Progress()
-    run.say(f"resuming after step {loaded['progress']['step']}, from {run.folder.checkpoints}")
+    run.say(f"resuming after step {loaded['progress']['step']}, from {path}")
     work.stream.load_state_dict(loaded["data"])
     return Progress(**loaded["progress"])
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from loong_core.errors import UserError
+from loong_core.json_text import parse_json
 
 
 class MetricsFile:
@@ -55,7 +56,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
+            rows.append(parse_json(line))
         except json.JSONDecodeError as error:
             if number == len(lines):
                 break

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from loong_core.config import RunConfig, RunFolder
+from loong_core.config.files import user_path
 from loong_core.device import Device, apply_environment, select
 from loong_core.engine.settings import EmaSettings, EngineSettings
 from loong_core.errors import ConfigError, Fault, UserError
@@ -102,7 +102,7 @@ def open_run(config: RunConfig) -> Iterator[Run]:
         place, torch_device = initialise_from_env(selection.device)
         stack.callback(leave)
         context = ParallelContext.build(Layout(**config.layout.model_dump()), torch_device)
-        folder = RunFolder(Path(config.output).expanduser())
+        folder = RunFolder(user_path(config.output))
         # The lock stays with rank 0: a file cannot be sent to the others.
         Crew().on_first(lambda: stack.enter_context(folder.claim(config)) and None)
         reporter = Reporter(config, folder, place.rank)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from loong_core.config.sections import LARGEST_SEED
 from loong_llm.cli.inference_options import DeviceName, Folder, Precision, Tokenizer
 
 
@@ -16,7 +17,7 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 takes the best token every time.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Choose among this many best tokens.")] = None,
     top_p: Annotated[float, typer.Option(help="Choose among the best tokens of this probability together.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Decides the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Decides the draws.")] = 0,
     tokenizer: Tokenizer = None,
     device: DeviceName = "auto",
     precision: Precision = "fp32",
@@ -28,5 +29,16 @@ def generate(
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     model = open_folder(folder, tokenizer, device, precision)
-    for written in write(model, prompt, sampling, max_new_tokens=max_new_tokens):
-        typer.echo(written.prompt + written.text)
+    if len(prompt) > 1:
+        for written in write(model, prompt, sampling, max_new_tokens=max_new_tokens):
+            typer.echo(written.prompt + written.text)
+        return
+    untold = [prompt[0]]
+
+    def tell(number: int, text: str) -> None:
+        typer.echo("".join(untold) + text, nl=False)
+        untold.clear()
+
+    # As it comes: a long text can be watched, and stopped with Ctrl-C.
+    write(model, prompt, sampling, max_new_tokens=max_new_tokens, on_text=tell)
+    typer.echo("".join(untold))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from loong_core.cli.run_arguments import Overrides, Ranks, RunFile
 
 
@@ -15,6 +13,7 @@ def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     the last checkpoint.
     """
     from loong_core.config import RunFolder, load_run
+    from loong_core.config.files import user_path
     from loong_core.parallel.launch import RankPlace, relaunch_as_ranks
     from loong_llm.recipes.training_config import TrainingConfig
 
@@ -24,7 +23,7 @@ def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
 
     config = checked(loaded, place.world_size if place.started else nproc)
     if nproc > 1 and not place.started:
-        folder = RunFolder(Path(config.output).expanduser())
+        folder = RunFolder(user_path(config.output))
         relaunch_as_ranks(nproc, folder.logs, folder.after_a_crash)
     if config.stage == "sft":
         from loong_llm.recipes.sft import sft

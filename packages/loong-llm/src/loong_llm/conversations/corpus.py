@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from loong_core.config.files import user_path
 from loong_core.data.overlap import shared_documents
 from loong_core.data.packed_samples import HeldOutSamples, PackedSamples
 from loong_core.data.packing import LongSamples
@@ -242,7 +243,7 @@ def _open(
     encoder: ConversationEncoder,
     on_prepared: OnPrepared | None,
 ) -> OpenConversations:
-    ready = Path(source.path).expanduser()
+    ready = user_path(source.path)
     if (ready / "store.json").is_file():
         folder, digest = ready, None
     else:

@@ -10,12 +10,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loong_core.config.files import user_path
 from loong_core.errors import UserError
 from loong_llm.chat_templates import ChatTemplate, CompiledTemplate, TemplateRefusal, named_template, template_names
 from loong_llm.conversations.messages import BadSample, Conversation
@@ -67,7 +67,7 @@ def chat_template(tokenizer: PreTrainedTokenizerBase, template: str | None, *, t
     """
     if template is not None and (template.endswith((".jinja", ".jinja2", ".txt")) or "/" in template):
         try:
-            return ChatTemplate("file", template, "", Path(template).expanduser().read_text(encoding="utf-8"))
+            return ChatTemplate("file", template, "", user_path(template).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"data.chat_template: {template} cannot be read ({error})") from error
     if template is not None:

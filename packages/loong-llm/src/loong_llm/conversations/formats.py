@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
+from loong_core.json_text import parse_json
 from loong_llm.conversations.messages import BadSample, Conversation, conversation
 
 FormatName = Literal["messages", "sharegpt", "alpaca"]
@@ -135,7 +136,7 @@ def _unquoted(value: Any) -> Any:
     """A list that a CSV cell or a string column holds as JSON text, parsed; anything else as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
-            return json.loads(value)
+            return parse_json(value)
         except json.JSONDecodeError:
             return value
     return value
@@ -144,7 +145,7 @@ def _unquoted(value: Any) -> Any:
 def _parsed(value: Any, what: str) -> Any:
     if isinstance(value, str):
         try:
-            return json.loads(value)
+            return parse_json(value)
         except json.JSONDecodeError as error:
             raise BadSample("fields", f"{what}: not JSON ({error})") from error
     return value

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from loong_core.json_text import parse_json
+
 Message = dict[str, Any]
 
 _ROLES = {"developer": "system", "function": "tool"}
@@ -128,7 +130,7 @@ def _tool_call(index: int, call: Any) -> dict[str, Any]:
         arguments = {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
+            arguments = parse_json(arguments) if arguments.strip() else {}
         except json.JSONDecodeError as error:
             raise BadSample(
                 "tools", f"message {index}: the arguments of {function['name']} are not JSON ({error})"
@@ -146,7 +148,7 @@ def _tool_call(index: int, call: Any) -> dict[str, Any]:
 def _tools(tools: Any) -> list[dict[str, Any]] | None:
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools) if tools.strip() else None
+            tools = parse_json(tools) if tools.strip() else None
         except json.JSONDecodeError as error:
             raise BadSample("tools", f"the tools are not JSON ({error})") from error
     if not tools:

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from loong_core.config.files import user_path
 from loong_core.data import arrow_tables, json_lines
 from loong_core.data.sources import resolve
 from loong_core.data.text_files import line_number
 from loong_core.errors import UserError
+from loong_core.json_text import parse_json
 
 FileKind = Literal["jsonl", "csv", "parquet", "arrow"]
 BLOCK_BYTES = 1 << 20
@@ -65,7 +67,7 @@ def record_files(path: str) -> list[tuple[Path, FileKind]]:
     Raises:
         UserError: nothing is there, or a file of a format that holds no conversations.
     """
-    here = Path(path).expanduser()
+    here = user_path(path)
     tables = [here] if here.is_file() else sorted(Path(match) for match in glob.glob(str(here), recursive=True))
     if here.is_dir():
         tables = sorted(here.glob("*.csv")) + sorted(here.glob("*.tsv"))
@@ -136,14 +138,14 @@ def _is_one_object(path: Path) -> bool:
     with path.open("rb") as stream:
         first = stream.readline(1 << 20).removeprefix(_BOM)
     try:
-        return isinstance(json.loads(first), dict) and path.stat().st_size <= len(first) + 4
+        return isinstance(parse_json(first), dict) and path.stat().st_size <= len(first) + 4
     except ValueError:
         return first.lstrip()[:1] == b"{" and first.strip() == b"{"
 
 
 def _decoded(line: bytes, offset: int) -> Found | Broken:
     try:
-        value = json.loads(line.removeprefix(_BOM).decode("utf-8"))
+        value = parse_json(line.removeprefix(_BOM).decode("utf-8"))
     except UnicodeDecodeError as error:
         return Broken(offset, "utf8", _not_utf8(error))
     except json.JSONDecodeError as error:
@@ -182,7 +184,7 @@ def _read_gzip(path: Path) -> Iterator[Found | Broken]:
 def _read_json(path: Path) -> Iterator[Found | Broken]:
     """A JSON array of records, an object with one such array in it, or a single record."""
     try:
-        value = json.loads(path.read_bytes().removeprefix(_BOM).decode("utf-8"))
+        value = parse_json(path.read_bytes().removeprefix(_BOM).decode("utf-8"))
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: {_not_utf8(error)}") from error
     except json.JSONDecodeError as error:

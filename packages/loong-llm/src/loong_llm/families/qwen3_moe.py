@@ -33,7 +33,7 @@ def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
     router = RouterConfig(experts, top_k, normalise=read.flag("norm_topk_prob", False), **router_losses(read))
     mixture = MoEConfig(router, read.integer("moe_intermediate_size"), **expert_room(read))
     dense = FeedForwardConfig(read.integer("intermediate_size", 6144))
-    step, dense_layers = read.integer("decoder_sparse_step", 1), hf.get("mlp_only_layers") or []
+    step, dense_layers = read.integer("decoder_sparse_step", 1), read.numbers("mlp_only_layers")
     feed_forwards = [
         dense if number in dense_layers or (number + 1) % step else mixture
         for number in range(read.integer("num_hidden_layers"))

@@ -64,7 +64,7 @@ def find_family(hf: dict[str, Any]) -> Family:
     """
     wanted = hf.get("model_type")
     by_type = {kind: family for family in families().values() for kind in family.model_types}
-    if wanted in by_type:
+    if isinstance(wanted, str) and wanted in by_type:
         return by_type[wanted]
     message = (
         "config.json has no model_type" if wanted is None else f"no family serves model_type {wanted!r} of config.json"

@@ -6,6 +6,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from loong_core.config.files import user_path
 from loong_core.data.corpus import Corpus, CorpusSettings, open_corpus
 from loong_core.data.corpus import Progress as TokenizingProgress
 from loong_core.data.sources import SourceSpec
@@ -49,7 +50,7 @@ def corpus_settings(config: TrainingConfig, run_folder: Path) -> CorpusSettings:
         sequence_length=data.sequence_length,
         attend_across_documents=data.attend_across_documents,
         seed=config.seed,
-        cache=Path(data.cache).expanduser() if data.cache else run_folder / "cache",
+        cache=user_path(data.cache) if data.cache else run_folder / "cache",
         workers=data.workers,
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from loong_core.config.files import user_path
 from loong_core.train.loop import Progress
 from loong_core.train.run import Run, open_run
 from loong_llm.conversations.corpus import (
@@ -66,7 +67,7 @@ def conversation_settings(config: TrainingConfig, run_folder: Path) -> Conversat
     data = config.data
     return ConversationSettings(
         train=conversation_sources(data.train),
-        cache=Path(data.cache).expanduser() if data.cache else run_folder / "cache",
+        cache=user_path(data.cache) if data.cache else run_folder / "cache",
         sequence_length=data.sequence_length,
         validation=conversation_sources(data.validation),
         validation_fraction=data.validation_fraction,

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Protocol
 
+from loong_core.config.checks import step_faults
 from loong_core.data.batch import PackedBatch
 from loong_core.data.held_out import HeldOutRows
 from loong_core.data.read_ahead import ReadAhead
 from loong_core.data.stream import Stream
 from loong_core.engine.base import ForwardStep
+from loong_core.errors import ConfigError
 from loong_core.train.loop import Progress, Work, train
 from loong_core.train.run import Run
 from loong_llm.recipes.trained_model import TrainedModel
@@ -48,6 +50,9 @@ def train_on(
 
     Returns:
         How far the run is, and whether that is its end.
+
+    Raises:
+        ConfigError: the steps that `train.epochs` come to have no room for the schedule.
     """
     settings, data = config.train, run.context.data
     if run.place.rank == 0:
@@ -73,6 +78,8 @@ def train_on(
         )
 
     total_steps = settings.steps or stream.steps_for(settings.epochs or 1)
+    if settings.steps is None and (faults := step_faults(settings, total_steps)):
+        raise ConfigError(faults)
     tokens_per_step = settings.global_batch_size * config.data.sequence_length
     run.say(f"{total_steps} steps of {tokens_per_step:,} tokens")
     with closing(ReadAhead(stream)) as steps:

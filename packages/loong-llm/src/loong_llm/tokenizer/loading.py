@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loong_core.config.files import user_path
 from loong_core.errors import UserError
+from loong_core.json_text import read_json_object
 from loong_llm.tokenizer.byte_level import byte_tokenizer
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def load_tokenizer(spec: str | None, model_dir: Path | None = None) -> PreTraine
             f"no tokenizer: a model that comes without a folder needs one; set tokenizer to a folder, or to {BYTES!r} "
             "for the built-in one"
         )
-    folder = Path(spec).expanduser() if spec is not None else model_dir
+    folder = user_path(spec) if spec is not None else model_dir
     if folder is None or not folder.is_dir():
         raise UserError(
             f"tokenizer: {folder} is no folder on this machine; give a Hugging Face folder (nothing is downloaded), or "
@@ -74,7 +75,4 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"tokenizer: {path} is not JSON: {error}; copy the file again") from error
+    return read_json_object(path)
