@@ -47,6 +47,29 @@ QWEN2_5_VL = {
     },
 }  # fmt: skip
 
+_QWEN3_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+_QWEN3_TOWER = {
+    "depth": 4, "hidden_size": 16, "num_heads": 2, "intermediate_size": 20, "out_hidden_size": 24, "patch_size": 2,
+    "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0, 2],
+}  # fmt: skip
+QWEN3_VL = {
+    "model_type": "qwen3_vl",
+    **TOKENS,
+    "text_config": {"model_type": "qwen3_vl_text", **TEXT, "head_dim": 16, "rope_parameters": _QWEN3_ROPE},
+    "vision_config": {"model_type": "qwen3_vl", **_QWEN3_TOWER},
+}
+QWEN3_VL_TIED = {**QWEN3_VL, "tie_word_embeddings": True}
+QWEN3_VL_MOE = {
+    "model_type": "qwen3_vl_moe",
+    **TOKENS,
+    "text_config": {
+        "model_type": "qwen3_vl_moe_text", **TEXT, "head_dim": 16, "rope_parameters": _QWEN3_ROPE,
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 10,
+    },
+    "vision_config": {"model_type": "qwen3_vl_moe", **_QWEN3_TOWER},
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Shown:

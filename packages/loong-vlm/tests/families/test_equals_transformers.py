@@ -4,7 +4,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from vision_toys import QWEN2_5_VL, Shown, batch_of, named_gradients, reference, reference_inputs, save
+from vision_toys import (
+    QWEN2_5_VL,
+    QWEN3_VL,
+    QWEN3_VL_MOE,
+    QWEN3_VL_TIED,
+    Shown,
+    batch_of,
+    named_gradients,
+    reference,
+    reference_inputs,
+    save,
+)
 
 from loong_core.parallel.context import ParallelContext
 from loong_llm.model import build_stages
@@ -13,7 +24,12 @@ from loong_vlm.source import VisionModelSource, open_vision_model
 ONE = ParallelContext.single()
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
-CONFIGS = {"qwen2.5-vl": QWEN2_5_VL}
+CONFIGS = {
+    "qwen2.5-vl": QWEN2_5_VL,
+    "qwen3-vl": QWEN3_VL,
+    "qwen3-vl, tied": QWEN3_VL_TIED,
+    "qwen3-vl, mixture of experts": QWEN3_VL_MOE,
+}
 
 SAMPLES = {
     "one image": [[4, Shown((1, 4, 6)), 5]],

@@ -57,27 +57,65 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Form:
+    """How a stored tensor lies, compared to its part of one of our parameters.
+
+    Attributes:
+        stacked: it holds all experts of a layer, one an index of a first dimension.
+        transposed: its rows are our columns.
+    """
+
+    stacked: bool = False
+    transposed: bool = False
+
+    def stored(self, extents: Sequence[int], expert: int) -> tuple[int, ...]:
+        """Offsets (or, with 1 for `expert`, sizes) of ours as the stored tensor's."""
+        own = tuple(reversed(extents)) if self.transposed else tuple(extents)
+        return (expert, *own) if self.stacked else own
+
+    def ours(self, extents: Sequence[int]) -> tuple[int, ...]:
+        """Offsets or sizes in the stored tensor as ours."""
+        own = tuple(extents[1:] if self.stacked else extents)
+        return tuple(reversed(own)) if self.transposed else own
+
+    def view(self, ours: Tensor) -> Tensor:
+        """Our values seen as the stored tensor's."""
+        own = ours.transpose(0, 1) if self.transposed else ours
+        return own.unsqueeze(0) if self.stacked else own
+
+
+AS_OURS = Form()
+"""A tensor that lies as its part of our parameter does."""
+
+
+@dataclass(frozen=True)
 class Span:
     """A Hugging Face tensor, or a cut of one, within one of our parameters.
 
     Attributes:
         name: its name, with `{layer}` where the layer's number goes, and `{expert}` where an expert's.
-        shape: the whole tensor's.
+        shape: the whole tensor's, as it lies in our parameter; of stacked experts one's.
         cut: how tensor ranks divide it; None where each holds all of it.
+        form: how it is stored.
     """
 
     name: str
     shape: tuple[int, ...]
     cut: Cut | None = None
+    form: Form = AS_OURS
 
-    def piece(self, layer: int, rank: int, size: int, expert: int = 0) -> Piece:
-        """The box that tensor rank `rank` of `size` holds."""
+    def piece(self, layer: int, rank: int, size: int, expert: int = 0, experts: int = 0) -> Piece:
+        """The box that tensor rank `rank` of `size` holds, of one of `experts` experts."""
         name = self.name.format(layer=layer, expert=expert)
-        if self.cut is None:
-            return Piece.whole(name, self.shape)
         offsets, sizes = [0] * len(self.shape), list(self.shape)
-        offsets[self.cut.dim], sizes[self.cut.dim] = self.cut.local(rank, size)
-        return Piece(name, self.shape, tuple(offsets), tuple(sizes))
+        if self.cut is not None:
+            offsets[self.cut.dim], sizes[self.cut.dim] = self.cut.local(rank, size)
+        stored = self.form.stored
+        return Piece(name, self.stored_shape(experts), stored(offsets, expert), stored(sizes, 1))
+
+    def stored_shape(self, experts: int) -> tuple[int, ...]:
+        """Shape of the Hugging Face tensor."""
+        return self.form.stored(self.shape, experts)
 
     def local_shape(self, size: int) -> tuple[int, ...]:
         """Shape of the room for it in the parameter of each of `size` tensor ranks."""
@@ -143,6 +181,7 @@ class Placement:
         writes: whether this rank is the one to write it among the tensor ranks that hold the same.
         copies: the data ranks that hold the same.
         stacked: how many experts are stacked in a dimension of their own, 0 where there is none.
+        forms: how each piece is stored.
     """
 
     name: str
@@ -151,6 +190,11 @@ class Placement:
     writes: bool
     copies: Axis
     stacked: int = 0
+    forms: tuple[Form, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.forms:
+            object.__setattr__(self, "forms", (AS_OURS,) * len(self.pieces))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -168,7 +212,7 @@ class Placement:
 
         The result is new memory unless there is a single piece without padding.
         """
-        if len(tensors) == 1 and self.pieces[0].sizes == self.rooms[0]:
+        if len(tensors) == 1 and self.pieces[0].sizes == self.rooms[0] and self.forms[0] == AS_OURS:
             return tensors[0].view(self.shape)
         local = torch.zeros(self.shape, dtype=tensors[0].dtype, device=tensors[0].device)
         for part, tensor in zip(self.from_local(local), tensors, strict=True):
@@ -181,7 +225,8 @@ class Placement:
             raise ValueError(f"{self.name} is {list(local.shape)} here, the weight map makes it {list(self.shape)}")
         rooms = local.view(self.rows_shape).split([room[0] for room in self.rooms])
         return [
-            room[tuple(slice(0, size) for size in piece.sizes)] for room, piece in zip(rooms, self.pieces, strict=True)
+            form.view(room[tuple(slice(0, size) for size in form.ours(piece.sizes))])
+            for room, piece, form in zip(rooms, self.pieces, self.forms, strict=True)
         ]
 
 
@@ -209,7 +254,11 @@ class WeightMap:
         tensor = context.expert_tensor if rule.experts else context.tensor
         held = rule.experts // context.expert.size
         experts = range(context.expert.rank * held, (context.expert.rank + 1) * held) if rule.experts else range(1)
-        pieces = [span.piece(layer, tensor.rank, tensor.size, expert) for expert in experts for span in rule.spans]
+        pieces = [
+            span.piece(layer, tensor.rank, tensor.size, expert, rule.experts)
+            for expert in experts
+            for span in rule.spans
+        ]
         rooms = [span.local_shape(tensor.size) for span in rule.spans] * len(experts)
         cuts = [span.cut for span in rule.spans if span.cut is not None]
         same = cuts[0].copies(tensor.size) if cuts else tensor.size
@@ -220,6 +269,7 @@ class WeightMap:
             writes=tensor.rank % same == 0,
             copies=context.expert_data if rule.experts else context.data_context,
             stacked=held,
+            forms=tuple(span.form for span in rule.spans) * len(experts),
         )
 
     def placements(self, module: nn.Module, context: ParallelContext) -> Iterator[tuple[nn.Parameter, Placement]]:
@@ -234,7 +284,10 @@ class WeightMap:
             layers = range(num_layers) if rule.layers is None else rule.layers
             for layer in layers if "{layer}" in rule.ours else [0]:
                 for expert in range(rule.experts or 1):
-                    found |= {span.name.format(layer=layer, expert=expert): span.shape for span in rule.spans}
+                    found |= {
+                        span.name.format(layer=layer, expert=expert): span.stored_shape(rule.experts)
+                        for span in rule.spans
+                    }
         return found
 
     def _find(self, name: str) -> tuple[Rule, int]:

@@ -15,7 +15,7 @@ from math import prod
 from torch import Tensor
 
 from loong_core.checkpoint.pieces import Piece
-from loong_core.checkpoint.weight_map import Placement
+from loong_core.checkpoint.weight_map import AS_OURS, Form, Placement
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Fragment:
         start, stop: a run of the flat range, counted from the range's beginning, that holds it.
         shape: shape to view the run in.
         inside: index of the box's elements in that view (all of it, but for padding and neighbours).
+        form: how the box lies in the canonical tensor.
     """
 
     piece: Piece
@@ -34,10 +35,11 @@ class Fragment:
     stop: int
     shape: tuple[int, ...]
     inside: tuple[slice, ...]
+    form: Form = AS_OURS
 
     def view(self, flat: Tensor) -> Tensor:
         """The box's elements as a view of the flat range, `[stop - start of the range]`."""
-        return flat[self.start : self.stop].view(self.shape)[self.inside]
+        return self.form.view(flat[self.start : self.stop].view(self.shape)[self.inside])
 
 
 def flat_boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -72,24 +74,27 @@ def fragments(placement: Placement, start: int, stop: int) -> Iterator[Fragment]
         begin = sum(offset * prod(shape[dim + 1 :]) for dim, offset in enumerate(offsets)) - start
         end = begin + prod(sizes)
         row = 0
-        for piece, room in zip(placement.pieces, placement.rooms, strict=True):
-            low = [max(offsets[0], row), *offsets[1:]]
-            held = [row + piece.sizes[0], *piece.sizes[1:]]
-            high = [min(offset + size, limit) for offset, size, limit in zip(offsets, sizes, held, strict=True)]
+        for piece, room, form in zip(placement.pieces, placement.rooms, placement.forms, strict=True):
+            held = form.ours(piece.sizes)
+            first = (row, *([0] * (len(held) - 1)))  # of the room, in rows of the parameter
+            low = [max(offset, begins) for offset, begins in zip(offsets, first, strict=True)]
+            high = [
+                min(offset + size, begins + extent)
+                for offset, size, begins, extent in zip(offsets, sizes, first, held, strict=True)
+            ]
             if all(a < b for a, b in zip(low, high, strict=True)):
+                within = form.stored([a - begins for a, begins in zip(low, first, strict=True)], 0)
                 yield Fragment(
                     piece=Piece(
                         piece.name,
                         piece.global_shape,
-                        tuple(
-                            base + a - (row if dim == 0 else 0)
-                            for dim, (base, a) in enumerate(zip(piece.offsets, low, strict=True))
-                        ),
-                        tuple(b - a for a, b in zip(low, high, strict=True)),
+                        tuple(base + inner for base, inner in zip(piece.offsets, within, strict=True)),
+                        form.stored([b - a for a, b in zip(low, high, strict=True)], 1),
                     ),
                     start=begin,
                     stop=end,
                     shape=sizes,
                     inside=tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offsets, strict=True)),
+                    form=form,
                 )
             row += room[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from loong_llm.families.config_reader import ConfigReader
 from loong_vlm.parts import Grid, TowerKind
 from loong_vlm.towers.block_config import VisionBlockConfig
+from loong_vlm.towers.patch_shape import PatchShape, read_heads, read_patch_shape
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +29,7 @@ class Qwen25TowerConfig:
         depth: how many there are.
         full_attention: numbers of those in which a patch sees its whole frame.
         window: side of a window of the others, in pixels.
-        patch_size, temporal_patch_size, in_channels: what a patch is.
-        merge: side of the squares in which patches come.
+        patches: what a patch is.
         initializer_range: standard deviation of freshly drawn weights.
     """
 
@@ -37,10 +37,7 @@ class Qwen25TowerConfig:
     depth: int
     full_attention: tuple[int, ...]
     window: int
-    patch_size: int
-    temporal_patch_size: int
-    in_channels: int
-    merge: int
+    patches: PatchShape
     initializer_range: float
     levels: tuple[int, ...] = ()
 
@@ -50,14 +47,14 @@ class Qwen25TowerConfig:
         return self.block.width
 
     @property
-    def kernel(self) -> tuple[int, int, int, int]:
-        """Channels, frames, rows and columns of a patch."""
-        return self.in_channels, self.temporal_patch_size, self.patch_size, self.patch_size
-
-    @property
     def patch_dim(self) -> int:
         """Numbers that describe a patch."""
-        return self.in_channels * self.temporal_patch_size * self.patch_size**2
+        return self.patches.dim
+
+    @property
+    def merge(self) -> int:
+        """Side of the squares in which patches come."""
+        return self.patches.merge
 
     @property
     def num_layers(self) -> int:
@@ -67,7 +64,7 @@ class Qwen25TowerConfig:
     @property
     def window_side(self) -> int:
         """Squares along a side of a window."""
-        return self.window // self.merge // self.patch_size
+        return self.window // self.merge // self.patches.size
 
     def parameter_count(self) -> int:
         """How many parameters the tower has."""
@@ -84,24 +81,13 @@ class Qwen25TowerConfig:
 
     def faults(self, grid: Grid) -> str | None:
         """Grids must be whole squares."""
-        return whole_squares(grid, self.merge)
-
-
-def whole_squares(grid: Grid, merge: int) -> str | None:
-    """Why a grid is not made of squares of `merge x merge` patches, or None."""
-    frames, height, width = grid
-    if frames < 1 or height < 1 or width < 1:
-        return f"its grid of {frames} x {height} x {width} patches is empty"
-    if height % merge or width % merge:
-        return f"its {height} x {width} patches are not whole squares of {merge} x {merge}"
-    return None
+        return self.patches.faults(grid)
 
 
 def _config(hf: dict[str, Any]) -> Qwen25TowerConfig:
     read = ConfigReader(hf, "qwen2_5_vl tower")
-    width, heads, merge = read.integer("hidden_size"), read.integer("num_heads"), read.integer("spatial_merge_size", 2)
-    if width % (4 * heads):
-        read.fault("num_heads", f"{heads} heads of {width / heads:g} dimensions: four must divide them")
+    width = read.integer("hidden_size")
+    heads = read_heads(read, width)
     read.only("hidden_act", "silu")
     block = VisionBlockConfig(width, heads, read.integer("intermediate_size"), "silu", gated=True, norm="rms_norm")
     config = Qwen25TowerConfig(
@@ -109,15 +95,12 @@ def _config(hf: dict[str, Any]) -> Qwen25TowerConfig:
         depth=read.integer("depth"),
         full_attention=tuple(hf.get("fullatt_block_indexes") or ()),
         window=read.integer("window_size", 112),
-        patch_size=read.integer("patch_size" if "patch_size" in hf else "spatial_patch_size", 14),
-        temporal_patch_size=read.integer("temporal_patch_size", 2),
-        in_channels=read.integer("in_channels" if "in_channels" in hf else "in_chans", 3),
-        merge=merge,
+        patches=read_patch_shape(read, patch_size=14),
         initializer_range=read.number("initializer_range", 0.02),
     )
     if config.window_side < 1:
-        what = f"is {config.window} pixels, less than a square of {merge} x {merge} patches of {config.patch_size}"
-        read.fault("window_size", what)
+        square = config.merge * config.patches.size
+        read.fault("window_size", f"is {config.window} pixels, less than a square of {square}")
     read.finish()
     return config
 
@@ -136,7 +119,7 @@ def _rules(config: Qwen25TowerConfig) -> list[Rule]:
         attention_norm="norm1", qkv=("attn.qkv",), output="attn.proj", feed_forward_norm="norm2",
         up="mlp.up_proj", down="mlp.down_proj", gate="mlp.gate_proj",
     )  # fmt: skip
-    weight = (config.width, *config.kernel)
+    weight = (config.width, *config.patches.kernel)
     return [
         Rule("patch_embedding.weight", Span("patch_embed.proj.weight", weight)),
         *block_rules(config.block, names, config.depth),

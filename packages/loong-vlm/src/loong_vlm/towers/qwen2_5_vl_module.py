@@ -20,7 +20,7 @@ class Qwen25Tower(nn.Module):
     def __init__(self, config: Qwen25TowerConfig, context: ParallelContext, dtype: torch.dtype) -> None:
         super().__init__()
         self.config = config
-        self.patch_embedding = PatchEmbedding(config.kernel, config.width, False, context, dtype)
+        self.patch_embedding = PatchEmbedding(config.patches.kernel, config.width, False, context, dtype)
         self.blocks = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
 
     def forward(self, patches: Tensor, grid_thw: Tensor) -> TowerFeatures:
