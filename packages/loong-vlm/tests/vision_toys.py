@@ -18,6 +18,7 @@ from loong_core.parallel.context import ParallelContext
 from loong_vlm.data.arrangement import arrange
 from loong_vlm.data.batch import Kind, Pictures, VisionBatch
 from loong_vlm.parts import Grid, ModelParts
+from loong_vlm.towers.intern_vit import InternViTConfig
 
 IMAGE, VIDEO = 5, 6
 VOCABULARY = 61
@@ -68,6 +69,29 @@ QWEN3_VL_MOE = {
         "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 10,
     },
     "vision_config": {"model_type": "qwen3_vl_moe", **_QWEN3_TOWER},
+}  # fmt: skip
+
+_INTERN_TOWER = {
+    "model_type": "internvl_vision", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 20, "image_size": [8, 8], "patch_size": [2, 2],
+}  # fmt: skip
+_INTERN_QWEN3 = {"model_type": "qwen3", **TEXT, "head_dim": 8}
+INTERNVL = {
+    "model_type": "internvl", "image_token_id": IMAGE, "image_seq_length": 4, "downsample_ratio": 0.5,
+    "tie_word_embeddings": False, "text_config": _INTERN_QWEN3,
+    "vision_config": {**_INTERN_TOWER, "attention_bias": True, "use_qk_norm": False, "norm_type": "layer_norm"},
+}  # fmt: skip
+INTERNVL_6B = {
+    **INTERNVL,
+    "text_config": {"model_type": "llama", **TEXT, "rope_theta": 1e4},
+    "vision_config": {**_INTERN_TOWER, "attention_bias": False, "use_qk_norm": True, "norm_type": "rms_norm"},
+}
+INTERNVL_MOE = {
+    **INTERNVL,
+    "text_config": {
+        "model_type": "qwen3_moe", **TEXT, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 10, "norm_topk_prob": True,
+    },
 }  # fmt: skip
 
 
@@ -171,6 +195,10 @@ def reference_inputs(batch: VisionBatch, sequence: int, parts: ModelParts) -> di
     ids = batch.tokens[start:stop]
     numbers = _pictures_of(batch, sequence, parts)
     found: dict[str, Any] = {"input_ids": ids[None]}
+    if isinstance(parts.tower, InternViTConfig):
+        if numbers:
+            found["pixel_values"] = tiles_of(batch.pictures.select(numbers), parts.tower)
+        return found
     kinds = torch.zeros_like(ids)
     kinds[ids == parts.meeting.image_token] = 1
     if parts.meeting.video_token not in (None, parts.meeting.image_token):
@@ -186,6 +214,13 @@ def reference_inputs(batch: VisionBatch, sequence: int, parts: ModelParts) -> di
             if kind == "video":
                 found["second_per_grid_ts"] = torch.tensor(chosen.seconds)
     return found | {"mm_token_type_ids": kinds[None].int()}
+
+
+def tiles_of(pictures: Pictures, tower: InternViTConfig) -> Tensor:
+    """Pixels `[tiles, channels, height, width]` of patches that come row by row."""
+    channels, height, width = tower.patches.kernel
+    tiles = pictures.patches.view(-1, tower.rows, tower.columns, channels, height, width)
+    return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
 
 def _pictures_of(batch: VisionBatch, sequence: int, parts: ModelParts) -> list[int]:

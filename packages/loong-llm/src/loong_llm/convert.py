@@ -16,7 +16,8 @@ from torch import Tensor
 
 from loong_core.checkpoint.hf_writer import DEFAULT_SHARD_SIZE, DTYPE_NAMES, FolderWriter, Shard, plan_shards
 from loong_core.errors import UserError
-from loong_llm.convert_source import ConvertSource, open_source
+from loong_llm.convert_source import ConvertSource, OpenModel, open_source
+from loong_llm.model import open_model as open_language_model
 
 DTYPE_OF_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()} | {
     "bf16": torch.bfloat16,
@@ -54,6 +55,7 @@ def convert(
     max_shard_size: int = DEFAULT_SHARD_SIZE,
     replace: bool = False,
     on_tensor: Callable[[str], None] | None = None,
+    open_model: OpenModel = open_language_model,
 ) -> Converted:
     """Write a Hugging Face folder.
 
@@ -65,6 +67,7 @@ def convert(
         max_shard_size: bytes of a file.
         replace: whether a folder at `output` gives way.
         on_tensor: called with each tensor's name before it is written.
+        open_model: what finds the model of a folder or a run; by default a language model.
 
     Raises:
         UserError: if the source is no model or its weights are faulty (all faults told at once), if the dtype cannot
@@ -75,7 +78,7 @@ def convert(
     writer = FolderWriter(output, replace=replace)
     if writer.taken and not replace:
         raise UserError(f"{output} exists and is not empty: choose another folder, or give --overwrite to replace it")
-    opened = open_source(Path(source), step)
+    opened = open_source(Path(source), step, open_model)
     dtypes = opened.dtypes if dtype == "keep" else dict.fromkeys(opened.dtypes, DTYPE_OF_NAME[dtype])
     shards = plan_shards({name: (shape, dtypes[name]) for name, shape in opened.shapes.items()}, max_shard_size)
 

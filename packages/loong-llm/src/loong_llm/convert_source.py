@@ -44,27 +44,32 @@ class ConvertSource:
     tokenizer: Callable[[Path], Any] | None = None
 
 
-def open_source(path: Path, step: int | None = None) -> ConvertSource:
+OpenModel = Callable[..., ModelSource]
+"""What finds a model by its name or folder, and overrides."""
+
+
+def open_source(path: Path, step: int | None = None, open_model: OpenModel = open_model) -> ConvertSource:
     """Find out what a folder is, and check that the model in it is whole.
 
     Args:
         path: a Hugging Face folder, a run's `output`, or a checkpoint in a run's `checkpoints`.
         step: which of a run's checkpoints; the last by default.
+        open_model: what finds the model of a folder or a run.
 
     Raises:
         UserError: if it is none of these, or not whole; every fault is told.
     """
     run = RunFolder(path)
     if (path / MANIFEST).is_file():
-        return _checkpoint(path, RunFolder(path.absolute().parent.parent))
+        return _checkpoint(path, RunFolder(path.absolute().parent.parent), open_model)
     if run.run_yaml.is_file():
-        return _checkpoint(_of_step(run, step), run)
+        return _checkpoint(_of_step(run, step), run, open_model)
     if step is not None:
         raise UserError(f"{path} is not a run's folder, so it has no step {step}")
-    return _hugging_face(path)
+    return _hugging_face(path, open_model)
 
 
-def _hugging_face(path: Path) -> ConvertSource:
+def _hugging_face(path: Path, open_model: OpenModel) -> ConvertSource:
     model = open_model(path.absolute())
     folder = model.weights
     if folder is None:
@@ -85,11 +90,11 @@ def _hugging_face(path: Path) -> ConvertSource:
     return ConvertSource(model.hf_config, dtypes, shapes, read, left_out, companions=folder.path)
 
 
-def _checkpoint(path: Path, run: RunFolder) -> ConvertSource:
+def _checkpoint(path: Path, run: RunFolder, open_model: OpenModel) -> ConvertSource:
     folder = ResumeFolder(path)
     if damaged := [finding for name in folder.files if (finding := folder.check_file(name))]:
         raise folder.refuse(damaged)
-    model, tokenizer, precision = _of_run(run)
+    model, tokenizer, precision = _of_run(run, open_model)
     shapes = model.weight_map.tensors(model.config.num_layers)
     pieces = {name: StatePiece("weight", Piece.whole(name, shape)) for name, shape in shapes.items()}
     if faults := [Fault(str(path), fault) for piece in pieces.values() if (fault := folder.check_piece(piece))]:
@@ -131,7 +136,7 @@ def _of_step(run: RunFolder, step: int | None) -> Path:
     return found[step]
 
 
-def _of_run(run: RunFolder) -> tuple[ModelSource, str | None, str]:
+def _of_run(run: RunFolder, open_model: OpenModel) -> tuple[ModelSource, str | None, str]:
     """The model that a run trains, what it was told of the tokenizer, and its precision."""
     try:
         settings = yaml.safe_load(run.run_yaml.read_text(encoding="utf-8"))

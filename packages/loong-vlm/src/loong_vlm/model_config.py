@@ -46,6 +46,8 @@ def read_vision_config(source: str | Path, overrides: Mapping[str, Any] | None =
     """
     hf, folder = find_hf_config(source, named_vision_configs(), named_vision_config)
     family = find_vision_family(hf)
+    if folder is not None and family.completed is not None:
+        hf = family.completed(hf, folder)
     hf = override_parts(hf, overrides or {}, family)
     return VisionModelConfig(str(source), hf, family, family.parts(hf), folder)
 

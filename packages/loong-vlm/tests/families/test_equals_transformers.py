@@ -5,6 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from vision_toys import (
+    INTERNVL,
+    INTERNVL_6B,
+    INTERNVL_MOE,
     QWEN2_5_VL,
     QWEN3_VL,
     QWEN3_VL_MOE,
@@ -29,6 +32,9 @@ CONFIGS = {
     "qwen3-vl": QWEN3_VL,
     "qwen3-vl, tied": QWEN3_VL_TIED,
     "qwen3-vl, mixture of experts": QWEN3_VL_MOE,
+    "internvl, qwen3": INTERNVL,
+    "internvl, 6b tower, llama": INTERNVL_6B,
+    "internvl, mixture of experts": INTERNVL_MOE,
 }
 
 SAMPLES = {
@@ -54,7 +60,7 @@ def test_logits_loss_and_every_gradient_equal(pair, samples):
     theirs, source = pair
     theirs.zero_grad()
     (ours,) = build_stages(source, ONE, dtype=torch.float64)
-    batch = batch_of(samples, source.parts)
+    batch = batch_of([_as_tiles(sample, source) for sample in samples], source.parts)
 
     logits = torch.cat([_logits(theirs, batch, number, source) for number in range(len(samples))])
     losses = F.cross_entropy(logits, batch.labels, reduction="none")
@@ -70,6 +76,13 @@ def test_logits_loss_and_every_gradient_equal(pair, samples):
     torch.testing.assert_close(gradients, expected, **EXACT)
 
 
+def _as_tiles(sample, source: VisionModelSource):
+    """The sample, with images that the tower takes: one that takes tiles only gets as many as there are frames."""
+    if source.parts.tower_kind.name != "intern_vit":
+        return sample
+    return [part if isinstance(part, int) else Shown((part.grid[0], 4, 4)) for part in sample]
+
+
 def _logits(theirs: nn.Module, batch, sequence: int, source: VisionModelSource) -> Tensor:
     return theirs(**reference_inputs(batch, sequence, source.parts)).logits[0]
 
@@ -79,11 +92,32 @@ def _gradients_of(theirs: nn.Module, source: VisionModelSource) -> dict[str, Ten
     found = {}
     for name, parameter in theirs.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        found[stored_name(name, source)] = gradient
+        stored = stored_name(name, source)
+        if source.family.name == "internvl" and ".experts." in stored:
+            found |= _of_each_expert(stored, gradient)
+        else:
+            found[stored] = gradient
+    return found
+
+
+def _of_each_expert(stored: str, gradient: Tensor) -> dict[str, Tensor]:
+    """What transformers stacks inside and InternVL's files hold expert by expert."""
+    found, prefix = {}, stored.rsplit(".", 1)[0]
+    for expert, own in enumerate(gradient):
+        if stored.endswith("down_proj"):
+            found[f"{prefix}.{expert}.down_proj.weight"] = own
+        else:
+            gate, up = own.chunk(2)
+            found |= {f"{prefix}.{expert}.gate_proj.weight": gate, f"{prefix}.{expert}.up_proj.weight": up}
     return found
 
 
 def stored_name(name: str, source: VisionModelSource) -> str:
     if source.family.name == "qwen2_5_vl":
         return name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
+    if source.family.name == "internvl":
+        name = name.replace("model.language_model.", "language_model.model.").replace(
+            "lm_head", "language_model.lm_head"
+        )
+        return name.removeprefix("model.")
     return name

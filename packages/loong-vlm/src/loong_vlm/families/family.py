@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loong_vlm.parts import ModelParts
@@ -27,6 +28,7 @@ class VisionFamily:
         configs: folder of named sizes, each a `config.json` called `NAME.json`; None if it ships none.
         transformers_class: name of the class that opens an export, None where transformers has none.
         optional_keys: keys of `config.json` that may be missing from it.
+        completed: (a folder's `config.json`, the folder) to the config with what other files of the folder tell.
         harmless_tensors: patterns of tensors that checkpoints may hold beside the weights, without effect on the model.
         tied_heads: what checkpoints of tied models may call a second copy of the embedding table.
     """
@@ -38,6 +40,7 @@ class VisionFamily:
     configs: Traversable | None = None
     transformers_class: str | None = None
     optional_keys: tuple[str, ...] = ()
+    completed: Callable[[dict[str, Any], Path], dict[str, Any]] | None = None
     harmless_tensors: tuple[str, ...] = ()
     tied_heads: tuple[str, ...] = ("lm_head.weight",)
 

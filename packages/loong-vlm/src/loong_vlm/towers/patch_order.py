@@ -93,3 +93,18 @@ def window_order(grid_thw: Tensor, merge: int, side: int) -> tuple[Tensor, Segme
         first += squares.size
     joined = np.concatenate(order) if order else np.zeros(0, np.int64)
     return torch.from_numpy(joined), Segments.of_lengths(lengths)
+
+
+def square_order(grid_thw: Tensor, side: int) -> Tensor:
+    """Of patches that come row by row, which comes when they are to come in squares of `side x side`.
+
+    Returns:
+        `[patches]` int64, on the host.
+    """
+    first, found = 0, []
+    for frames, height, width in grid_thw.tolist():
+        rows, columns = _frame(height, width, side).T
+        starts = first + np.arange(frames)[:, None] * (height * width)
+        found.append((starts + rows * width + columns).ravel())
+        first += frames * height * width
+    return torch.from_numpy(np.concatenate(found) if found else np.zeros(0, np.int64))
