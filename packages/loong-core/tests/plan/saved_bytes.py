@@ -1,6 +1,7 @@
 """Prints what autograd holds of small decoders after forward, with the kernels that serve GPUs, as JSON.
 
-Run with TRITON_INTERPRET=1: `saved_bytes.py` prints `{name: [bytes of each further block, bytes besides blocks]}`.
+Run with TRITON_INTERPRET=1: `saved_bytes.py` prints `{name: [bytes of each further block, bytes besides blocks]}`, and
+under `name.part` bytes of each further block where that part of it (all of it: `name.`) is recomputed.
 """
 
 from __future__ import annotations
@@ -13,21 +14,28 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from plan_toys import TOKENS, TOYS, with_layers
+from plan_toys import TOKENS, TOYS, with_layers, work
 
 from loong_core.data.batch import PackedBatch
+from loong_core.device.cpu import CpuDevice
 from loong_core.nn.decoder import Decoder
 from loong_core.nn.decoder_config import DecoderConfig
+from loong_core.nn.parts import ALL_BLOCKS, NOTHING, Parts
+from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
+from loong_core.parallel.layout import Layout
+from loong_core.plan.activations import block_held
+from loong_core.plan.workload import Share
 from loong_kernels import registry
 
 
-def saved(config: DecoderConfig) -> int:
+def saved(config: DecoderConfig, recompute: Parts = NOTHING) -> int:
     """Bytes of distinct memory that a forward keeps for backward, parameters apart."""
     torch.manual_seed(0)
     model = Decoder(config, ParallelContext.single(), dtype=torch.bfloat16)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
+    keep_less([model], model.parallel, CpuDevice(), recompute=recompute)
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     held: dict[int, int] = {}
     alive = []
@@ -56,6 +64,10 @@ def main() -> None:
         for name, config in TOYS.items():
             one, two = (saved(with_layers(config, layers)) for layers in (1, 2))
             found[name] = [two - one, 2 * one - two]
+            for part in block_held(config.blocks[0], 64, Share.of(work(config), Layout()), 1.0).parts:
+                parts = Parts(modules=(part.removeprefix("."),)) if part else ALL_BLOCKS
+                two, three = (saved(with_layers(config, layers), parts) for layers in (2, 3))
+                found[name + part if part else f"{name}."] = three - two
     print(json.dumps(found))
 
 

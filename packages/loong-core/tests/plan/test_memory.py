@@ -7,8 +7,10 @@ import torch
 from plan_toys import EIGHT_BILLION, MIXTURE, THIRTY_BILLION, cluster, with_layers, work
 
 from loong_core.nn.decoder import Decoder
+from loong_core.nn.parts import ALL_BLOCKS, NOTHING, Parts
 from loong_core.parallel.context import Axis, ParallelContext
 from loong_core.parallel.layout import Layout
+from loong_core.plan.kept import names_layers
 from loong_core.plan.memory import MemoryModel, in_flight, pipeline_stages
 from loong_core.plan.workload import Share
 
@@ -83,10 +85,39 @@ def test_recomputation_keeps_one_input_a_block():
     added = [
         memory(replace(workload, model=with_layers(EIGHT_BILLION, 20)), Layout(), 1).activations
         - memory(replace(workload, model=with_layers(EIGHT_BILLION, 10)), Layout(), 1).activations
-        for workload in (kept, replace(kept, recompute="full"))
+        for workload in (kept, replace(kept, recompute=ALL_BLOCKS))
     ]
     assert added[1] == 10 * 4096 * 4096 * 2
     assert added[0] > 10 * added[1]
+
+
+def activations(**changes):
+    return memory(work(EIGHT_BILLION, **changes), Layout(), 1).activations
+
+
+def test_recomputed_parts_are_counted_block_by_block():
+    none, some, all_ = (activations(recompute=Parts(blocks=blocks)) for blocks in (0, 9, None))
+    assert none - some == pytest.approx((none - all_) / 4)
+    attention, feed_forward = (activations(recompute=Parts(modules=(part,))) for part in ("attention", "feed_forward"))
+    assert all_ < activations(recompute=Parts(modules=("attention", "feed_forward"))) < min(attention, feed_forward)
+    ninth = activations(recompute=Parts(modules=("layers.*[05].feed_forward",)))  # 0, 5, 10, ... 35
+    assert none - ninth == pytest.approx((none - feed_forward) * 8 / 36)
+
+
+def test_blocks_of_the_first_pipeline_rank_alone_leave_the_others_needing_most():
+    layout = Layout(pipeline=4, pipeline_layers=[9, 9, 9, 9])
+    model = MemoryModel(cluster(4), 0.0)
+    workload = work(EIGHT_BILLION, recompute=Parts(modules=("layers.[0-8]",)))
+    stages = pipeline_stages(EIGHT_BILLION, layout, apart=names_layers(workload))
+    first, second, *_ = (model.rank(workload, layout, stage).activations for stage in stages)
+    assert len(stages) == 4
+    assert first < 0.2 * second
+
+
+def test_what_is_offloaded_is_on_the_device_for_two_blocks_at_a_time():
+    model = replace(EIGHT_BILLION, vocab_size=1000)  # the logits of a large one come to more
+    kept, moved = (memory(work(model, offload=parts), Layout(), 1) for parts in (NOTHING, ALL_BLOCKS))
+    assert moved.temporary - kept.temporary == pytest.approx((kept.activations - moved.activations) / 36 * 2)
 
 
 def test_frozen_parameters_have_neither_gradients_nor_optimizer():

@@ -6,6 +6,7 @@ import sys
 import pytest
 from plan_toys import EIGHT_BILLION, THIRTY_BILLION, cluster, search, work
 
+from loong_core.nn.parts import ALL_BLOCKS, NOTHING
 from loong_core.plan.nearest import Request, impossible
 from loong_core.plan.rates import measured_rates
 from loong_core.plan.search import Freedom
@@ -73,13 +74,13 @@ def test_fsdp_shares_among_data_and_context_ranks_only():
 
 
 def test_recomputation_is_planned_only_where_memory_is_short():
-    found = search(work(EIGHT_BILLION, global_batch_size=8), cluster(8)).run(Freedom(recompute=("none", "full")))
+    found = search(work(EIGHT_BILLION, global_batch_size=8), cluster(8)).run(Freedom(recompute=(NOTHING, ALL_BLOCKS)))
     by_degrees = {(each.layout.tensor, each.layout.pipeline): each.work for each in found.fitting}
-    assert by_degrees[8, 1].recompute == "none"
+    assert by_degrees[8, 1].recompute == NOTHING
     whole = search(work(EIGHT_BILLION, sequence_length=32_768, global_batch_size=8), cluster(2))
     assert not whole.run(Freedom({"tensor": 2})).fitting
-    (shared,) = whole.run(Freedom({"tensor": 2, "context": 1}, (1,), ("none", "full"))).fitting
-    assert shared.work.recompute == "full"
+    (shared,) = whole.run(Freedom({"tensor": 2, "context": 1}, (1,), (NOTHING, ALL_BLOCKS))).fitting
+    assert shared.work.recompute == ALL_BLOCKS
 
 
 def test_thousands_of_accelerators_are_planned_at_once():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from plan_toys import DENSE, EIGHT_BILLION, THIRTY_BILLION, cluster, search, with_layers, work
 
+from loong_core.nn.parts import ALL_BLOCKS, NOTHING, Parts
 from loong_core.parallel.layout import Layout
 from loong_core.plan.block_time import KINDS
 from loong_core.plan.devices import Cluster, Link
@@ -77,7 +78,7 @@ def test_a_tiny_model_takes_as_long_as_the_host_needs_to_launch_it():
 
 
 def test_recomputing_adds_a_forward_of_the_blocks():
-    kept, again = (parts(work(EIGHT_BILLION, recompute=how), Layout(), cluster(1)) for how in ("none", "full"))
+    kept, again = (parts(work(EIGHT_BILLION, recompute=how), Layout(), cluster(1)) for how in (NOTHING, ALL_BLOCKS))
     assert again["products"] == pytest.approx(kept["products"] * 4 / 3, rel=0.02)
     assert again["head"] == kept["head"]
 
@@ -106,3 +107,26 @@ def test_what_two_searches_find_does_not_depend_on_what_they_remember():
         == first
         == search(workload, cluster(8)).evaluate(Layout(expert=8), workload)
     )
+
+
+def test_a_recomputed_part_adds_its_own_forward():
+    def added(*modules):
+        recompute = Parts(modules=modules)
+        kept, again = (parts(work(EIGHT_BILLION, recompute=how), Layout(), cluster(1)) for how in (NOTHING, recompute))
+        return {kind: again[kind] - kept[kind] for kind in ("products", "attention")}
+
+    attention, feed_forward, both = added("attention"), added("feed_forward"), added("attention", "feed_forward")
+    assert attention["attention"] > 0
+    assert feed_forward["attention"] == 0
+    assert feed_forward["products"] > 2 * attention["products"] > 0
+    assert both["products"] == pytest.approx(attention["products"] + feed_forward["products"])
+
+
+def test_copies_to_the_host_are_felt_where_blocks_are_too_quick_to_hide_them():
+    def felt(length, recompute):
+        workload = work(EIGHT_BILLION, sequence_length=length, offload=ALL_BLOCKS, recompute=recompute)
+        found = step(workload, Layout(), cluster(1))
+        return found.parts.get("offload", 0.0) / found.seconds
+
+    assert felt(4096, ALL_BLOCKS) == 0  # of a recomputed block only its input travels
+    assert 0 < felt(131_072, NOTHING) < 0.7 * felt(4096, NOTHING)

@@ -20,7 +20,13 @@ from loong_llm.model import ModelSource, open_model
 from loong_llm.model_config import layout_faults
 from loong_llm.planning import cluster_of, memory_faults, planned_peak
 from loong_llm.recipes.training_config import TrainingConfig
-from loong_llm.stage_checks import data_faults, stage_faults, template_faults, trained_part_faults
+from loong_llm.stage_checks import (
+    data_faults,
+    kept_part_faults,
+    stage_faults,
+    template_faults,
+    trained_part_faults,
+)
 from loong_llm.tokenizer import load_tokenizer, tokenizer_faults
 
 
@@ -74,7 +80,7 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
     if model is not None and not found.faults:
-        found.faults += trained_part_faults(config, model)
+        found.faults += trained_part_faults(config, model) + kept_part_faults(config, model)
     cluster = None
     if model is not None and device is not None and not found.faults:
         hardware = device.hardware()

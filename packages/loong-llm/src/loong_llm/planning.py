@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from loong_core.errors import Fault
 from loong_core.nn.decoder_config import DecoderConfig
+from loong_core.nn.parts import Parts
 from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import ACCELERATORS, GIB, Cluster
 from loong_core.plan.nearest import Request, nearest
 from loong_core.plan.rates import measured_rates
 from loong_core.plan.report import memory_words, overrides
 from loong_core.plan.search import Candidate, Freedom
-from loong_core.plan.workload import Recompute, Workload
+from loong_core.plan.workload import Workload
 from loong_llm.model_config import layout_faults
 from loong_llm.recipes.training_config import TrainingConfig
 
@@ -28,6 +29,8 @@ def workload_of(config: TrainingConfig, model: DecoderConfig) -> Workload:
         precision=config.precision,
         packed=not config.data.attend_across_documents,
         engine=config.engine,
+        recompute=config.recompute.parts,
+        offload=config.offload.parts,
     )
 
 
@@ -42,7 +45,7 @@ def request_of(
     cluster: Cluster,
     *,
     fixed: Sequence[str] = (),
-    recompute: tuple[Recompute, ...] = ("none",),
+    recompute: tuple[Parts, ...] | None = None,
 ) -> Request:
     """What to search for.
 
@@ -51,7 +54,7 @@ def request_of(
         model: its model.
         cluster: the accelerators.
         fixed: keys that the search leaves as they are, of `layout.*` and `train.micro_batch_size`.
-        recompute: what to try, in order.
+        recompute: what to try, in order; what the run file says by default.
     """
     layout = layout_of(config)
     degrees = {key: getattr(layout, key) for name in fixed if (key := name.removeprefix("layout.")) != name}
@@ -59,7 +62,7 @@ def request_of(
     return Request(
         workload_of(config, model),
         cluster,
-        Freedom(degrees, sizes, recompute),
+        Freedom(degrees, sizes, recompute or (config.recompute.parts,)),
         lambda layout, world_size: layout_faults(model, layout, world_size),
         measured_rates(),
         layout,
@@ -104,18 +107,19 @@ def memory_faults(config: TrainingConfig, model: DecoderConfig, cluster: Cluster
         f"{cluster.accelerator.memory / GIB:.1f} GiB (GiB: {memory_words(own.memory)})"
     )
     sizes = tuple(size for size in range(1, work.micro_batch_size + 1) if work.micro_batch_size % size == 0)
-    found = replace(request, freedom=Freedom(micro_batches=sizes)).search()
+    free = Freedom(micro_batches=sizes, recompute=(work.recompute,))
+    found = replace(request, freedom=free).search()
     if found.fitting:
         best = min(found.fitting, key=lambda each: (_changes(each, own), each.seconds))
         fix = f"{_difference(best, own)} fits in {best.needed / GIB:.1f} GiB"
     else:
-        fix = "nearest: " + "; or ".join(nearest(replace(request, freedom=Freedom(micro_batches=(1,)))))
+        fix = "nearest: " + "; or ".join(nearest(replace(request, freedom=replace(free, micro_batches=(1,)))))
     return [Fault("memory", what, fix)]
 
 
 def _difference(candidate: Candidate, own: Candidate) -> str:
     """The keys in which a candidate differs, as overrides."""
-    return overrides(candidate, own.layout, own.work.micro_batch_size)
+    return overrides(candidate, own.layout, own.work.micro_batch_size, own.work.recompute)
 
 
 def _changes(candidate: Candidate, own: Candidate) -> int:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from loong_core.data.checks import source_faults
 from loong_core.data.sources import SourceSpec
+from loong_core.device.cpu import CpuDevice
 from loong_core.errors import Fault, UserError
+from loong_core.nn.decoder import Decoder
+from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
 from loong_llm.conversations.corpus import conversation_faults
 from loong_llm.model import ModelSource
@@ -89,6 +92,17 @@ def trained_part_faults(config: TrainingConfig, model: ModelSource) -> list[Faul
     return _told(lambda: choose_trained(config, model, (), ParallelContext.single()), "lora")
 
 
+def kept_part_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
+    """What is wrong with the patterns of what is recomputed or offloaded."""
+    if not config.recompute.modules and not config.offload.modules:
+        return []
+    stage = Decoder(model.config, ParallelContext.single("meta"))
+    recompute, offload = config.recompute.parts, config.offload.parts
+    return _told(
+        lambda: keep_less([stage], stage.parallel, CpuDevice(), recompute=recompute, offload=offload), "recompute"
+    )
+
+
 def _source_faults(config: TrainingConfig, key: str, sources: Sequence[SourceSection]) -> list[Fault]:
     if config.stage == "sft":
         return conversation_faults(conversation_sources(sources), key)
@@ -101,6 +115,6 @@ def _told(action: Callable[[], object], key: str) -> list[Fault]:
         action()
     except UserError as error:
         first, _, rest = str(error).partition(" ")
-        named = first.startswith(("data.", "lora.", "train.")) and bool(rest)
+        named = first.startswith(("data.", "lora.", "train.", "recompute.", "offload.")) and bool(rest)
         return [Fault(first.removesuffix(":"), rest) if named else Fault(key, str(error))]
     return []

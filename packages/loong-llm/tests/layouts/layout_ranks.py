@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from layout_cases import MODELS, Case, batches
@@ -20,6 +22,7 @@ from loong_core.engine.base import Engine
 from loong_core.engine.fsdp.engine import FsdpEngine
 from loong_core.engine.megatron.engine import MegatronEngine
 from loong_core.engine.settings import EngineSettings
+from loong_core.nn.decoder import Decoder
 from loong_core.nn.moe.choices import recorded_choices
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
@@ -102,9 +105,9 @@ def run_case(case: Case, folder: Path) -> Outcome:
     context = ParallelContext.build(case.layout, "cpu")
     mine = batches(case.data)[context.data.rank :: context.data.size]
     rows = own_rows(mine, context)
-    engine = _engine(case, folder, context, FP64)
+    engine = engine_of(case, folder, context, FP64)
     exact = _step(engine, context, mine, rows)
-    engine = _engine(case, folder, context, FP32)
+    engine = engine_of(case, folder, context, FP32)
     curve, choices = [], {}
     for number in range(STEPS):
         step = _step(engine, context, mine, rows, number)
@@ -122,9 +125,17 @@ def one_rank(model: str, data: str, folder: Path) -> Outcome:
     return run_case(Case(1, Layout(), model, data), folder)
 
 
-def _engine(case: Case, folder: Path, context: ParallelContext, settings: EngineSettings) -> Engine:
+def engine_of(
+    case: Case,
+    folder: Path,
+    context: ParallelContext,
+    settings: EngineSettings,
+    prepare: Callable[[list[Decoder]], Any] = lambda stages: None,
+) -> Engine:
+    """The case's model under its engine; `prepare` is given the stages before."""
     source = open_model(folder)
     stages = build_stages(source, context, dtype=settings.dtype)
+    prepare(stages)
     if case.engine == "fsdp":
         return FsdpEngine(stages, source.weight_map, context, CpuDevice(), settings)
     return MegatronEngine(

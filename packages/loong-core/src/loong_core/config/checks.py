@@ -12,7 +12,13 @@ from loong_core.parallel.layout import Layout
 
 def run_faults(config: RunConfig, given: Collection[str]) -> list[Fault]:
     """What is contradictory in `config`, or given (`given`: dotted keys) without any effect."""
-    return [*_length_faults(config), *_schedule_faults(config), *_tracker_faults(config), *_inert(config, given)]
+    return [
+        *_length_faults(config),
+        *_schedule_faults(config),
+        *_tracker_faults(config),
+        *_parts_faults(config),
+        *_inert(config, given),
+    ]
 
 
 def batch_faults(config: RunConfig, layout: Layout, world_size: int) -> list[Fault]:
@@ -73,6 +79,17 @@ def _schedule_faults(config: RunConfig) -> list[Fault]:
     if train.profile.steps is not None and train.profile.steps[0] > train.profile.steps[1]:
         first, last = train.profile.steps
         faults.append(Fault("train.profile.steps", f"begins at {first} and ends at {last}", "write [first, last]"))
+    return faults
+
+
+def _parts_faults(config: RunConfig) -> list[Fault]:
+    """What is said of parts of the model besides that it is all of them."""
+    faults = []
+    for key, section in (("recompute", config.recompute), ("offload", config.offload)):
+        said = [name for name in ("blocks", "modules") if getattr(section, name)]
+        if section.mode == "full" and said:
+            what = f"is full, which is every block, while {' and '.join(f'{key}.{name}' for name in said)} chooses some"
+            faults.append(Fault(f"{key}.mode", what, f"set {key}.mode=none, or remove the others"))
     return faults
 
 

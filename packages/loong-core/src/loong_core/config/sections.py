@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from loong_core.config.section import MAY_CHANGE, REQUIRED, Section
+from loong_core.nn.parts import ALL_BLOCKS, Parts
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -197,6 +198,27 @@ class LoggingSection(Section):
     wandb: WandbSection | None = None
 
 
+class PartsSection(Section):
+    """Parts of the model: all blocks (`full`, which is short for `{mode: full}`), so many blocks, or modules by name.
+
+    Attributes:
+        mode: `full` is every block; with `none` it is what the other two say.
+        blocks: so many blocks of each pipeline rank, the first ones.
+        modules: patterns of module names, such as `feed_forward`, `attention`, `layers.3.*` or `head`.
+    """
+
+    shorthand = "mode"
+
+    mode: Literal["none", "full"] = "none"
+    blocks: Whole = 0
+    modules: list[str] = Field(default_factory=list)
+
+    @property
+    def parts(self) -> Parts:
+        """As layers take it."""
+        return ALL_BLOCKS if self.mode == "full" else Parts(self.blocks, tuple(self.modules))
+
+
 class RunConfig(Section):
     """One run.
 
@@ -209,6 +231,9 @@ class RunConfig(Section):
         precision: `bf16` computes in bf16 with fp32 main weights and gradients, `fp32` in fp32.
         layout: how ranks share the work.
         fsdp: how engine fsdp works.
+        recompute: parts of the model that keep their input only and repeat their forward in backward: less memory for
+            more time, and the same numbers.
+        offload: parts of the model that keep on the host what they need for backward, copied beside the work.
         train: length, batch, optimizer, schedule.
         checkpoint: what to resume from.
         logging: what is told.
@@ -222,6 +247,8 @@ class RunConfig(Section):
     precision: Annotated[Literal["fp32", "bf16"], MAY_CHANGE] = "fp32"
     layout: Annotated[LayoutSection, MAY_CHANGE] = LayoutSection()
     fsdp: Annotated[FsdpSection, MAY_CHANGE] = FsdpSection()
+    recompute: Annotated[PartsSection, MAY_CHANGE] = PartsSection()
+    offload: Annotated[PartsSection, MAY_CHANGE] = PartsSection()
     train: TrainSection = TrainSection()
     checkpoint: Annotated[CheckpointSection, MAY_CHANGE] = CheckpointSection()
     logging: Annotated[LoggingSection, MAY_CHANGE] = LoggingSection()

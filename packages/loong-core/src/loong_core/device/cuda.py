@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from loong_core.device.nvml import first_visible_gpu
-from loong_core.device.protocol import Availability, Capabilities, Device, Hardware, MemoryFigures, TimingEvent
+from loong_core.device.protocol import (
+    Availability,
+    Capabilities,
+    Device,
+    Hardware,
+    HostCopies,
+    HostCopy,
+    MemoryFigures,
+    TimingEvent,
+)
 from loong_core.errors import UserError
 
 # Dense peaks from NVIDIA's data sheets, operations a second: (part of the device's name, {dtype: peak}). The first
@@ -60,6 +69,47 @@ def dense_peak(device_name: str, dtype: torch.dtype) -> float | None:
         if f" {part} " in words:
             return rates.get(dtype)
     return None
+
+
+class StreamedCopy(HostCopy):
+    """A copy on a stream of its own, and the event that follows it there."""
+
+    def __init__(self, copy: Tensor, done: torch.cuda.Event) -> None:
+        super().__init__(copy)
+        self._done = done
+
+    def arrived(self) -> Tensor:
+        """The copy, for which the current stream waits; the host does not."""
+        torch.cuda.current_stream().wait_event(self._done)
+        return self.copy
+
+
+class StreamedCopies(HostCopies):
+    """Copies on two streams, one a direction, from and to pinned memory, which torch's host allocator keeps."""
+
+    def __init__(self) -> None:
+        self._leaving, self._coming = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def to_host(self, source: Tensor) -> StreamedCopy:
+        """Begin to copy to pinned memory."""
+        copy = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+        return _on(self._leaving, copy, source.detach())
+
+    def to_device(self, source: Tensor, device: torch.device) -> StreamedCopy:
+        """Begin to copy to new memory of the device."""
+        copy = torch.empty(source.shape, dtype=source.dtype, device=device)
+        copy.record_stream(self._coming)  # where nobody waits for it, its memory is not used again before it is written
+        return _on(self._coming, copy, source)
+
+
+def _on(stream: torch.cuda.Stream, copy: Tensor, source: Tensor) -> StreamedCopy:
+    """Copy on a stream, after what the current one has queued."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        copy.copy_(source, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record(stream)
+    return StreamedCopy(copy, done)
 
 
 class CudaLikeDevice(Device):
@@ -119,6 +169,10 @@ class CudaLikeDevice(Device):
     def event(self) -> TimingEvent:
         """A CUDA event that keeps time."""
         return torch.cuda.Event(enable_timing=True)
+
+    def host_copies(self) -> StreamedCopies:
+        """Copies on streams beside the current one."""
+        return StreamedCopies()
 
 
 class CudaDevice(CudaLikeDevice):

@@ -95,6 +95,33 @@ class TimingEvent(Protocol):
         ...
 
 
+class HostCopy:
+    """A copy under way between a device and its host, of a device that copies at once: there is nothing to wait for.
+
+    Args:
+        copy: the copy.
+    """
+
+    def __init__(self, copy: Tensor) -> None:
+        self.copy = copy
+
+    def arrived(self) -> Tensor:
+        """The copy; what is queued on the device from here on finds it complete, and may overwrite its source."""
+        return self.copy
+
+
+class HostCopies:
+    """Copies between a device and its host; of a device without queues of its own for them, made at once."""
+
+    def to_host(self, source: Tensor) -> HostCopy:
+        """Begin to copy what `source` holds once the device has done what is queued now; leave it until `arrived`."""
+        return HostCopy(source.detach().to("cpu", copy=True))
+
+    def to_device(self, source: Tensor, device: torch.device) -> HostCopy:
+        """Begin to copy a host's tensor that `to_host` made."""
+        return HostCopy(source.to(device, copy=True))
+
+
 class Device(ABC):
     """One kind of device, seen from one rank; `conformance` holds what every one must do."""
 
@@ -170,6 +197,10 @@ class Device(ABC):
     @abstractmethod
     def event(self) -> TimingEvent:
         """A new event for timing, not yet recorded."""
+
+    def host_copies(self) -> HostCopies:
+        """A new maker of copies between the bound device and the host, which run beside the device's other work."""
+        return HostCopies()
 
     def environment_defaults(self) -> dict[str, str]:
         """Environment variables the device's runtime and libraries do well with. What the user has set wins."""

@@ -7,7 +7,8 @@ is. Tensors that two operations save are counted once. Rows that depend on the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import ceil
 
 from loong_core.nn.decoder_config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig
@@ -24,6 +25,10 @@ KEPT_SHARE, KEPT_MULTIPLE = 28, 64
 device's memory; else it computes logits twice."""
 
 
+BLOCK, ATTENTION, FEED_FORWARD, EXPERTS = "", ".attention", ".feed_forward", ".feed_forward.experts"
+"""Parts of a block that a plan knows, by what follows the block's name in theirs."""
+
+
 @dataclass(frozen=True)
 class Held:
     """Bytes of one microbatch.
@@ -31,10 +36,12 @@ class Held:
     Attributes:
         saved: kept from forward to backward.
         peak: the most that backward holds at once beyond `saved`; less than nothing where it only frees.
+        parts: what of `saved` each part of a block that can be recomputed by itself does not keep then.
     """
 
     saved: float
     peak: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class _Backward:
@@ -55,12 +62,22 @@ def block_held(block: BlockConfig, hidden: int, share: Share, imbalance: float) 
     """One block without recomputation."""
     backward = _Backward()
     backward.take(share.local_tokens * hidden * share.element)  # the gradient that arrives
+    parts: dict[str, float] = {}
+    order = 0.0
     if isinstance(block.feed_forward, FeedForwardConfig):
         saved = _feed_forward(block.feed_forward.intermediate_size, hidden, share, backward)
+        parts[FEED_FORWARD] = saved - _normed(hidden, share)
     else:
         saved = _mixture(block.feed_forward, hidden, share, imbalance, backward)
-    saved += _attention(block.mixer, hidden, share, backward)
-    return Held(saved, backward.peak)
+        order = share.local_tokens * block.feed_forward.router.top_k * 2 * INT64  # operations hold it themselves
+        parts[FEED_FORWARD] = saved - _normed(hidden, share) - order
+        rows = share.expert_rows(block.feed_forward, imbalance)
+        parts[EXPERTS] = 3 * rows * block.feed_forward.expert_size / share.expert_tensor * share.element
+    attention = _attention(block.mixer, hidden, share, backward)
+    parts[ATTENTION] = attention - _normed(hidden, share)
+    saved += attention
+    parts[BLOCK] = saved - block_input(hidden, share) - order
+    return Held(saved, backward.peak, parts)
 
 
 def block_input(hidden: int, share: Share) -> float:

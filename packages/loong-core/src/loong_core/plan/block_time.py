@@ -13,8 +13,16 @@ from math import ceil
 
 from loong_core.nn.decoder_config import AttentionConfig, BlockConfig, FeedForwardConfig
 from loong_core.nn.moe.config import MoEConfig
-from loong_core.plan.activations import keeps_exponentials
+from loong_core.plan.activations import (
+    ATTENTION,
+    BLOCK,
+    EXPERTS,
+    FEED_FORWARD,
+    block_held,
+    keeps_exponentials,
+)
 from loong_core.plan.communication import Groups, Network
+from loong_core.plan.kept import PLAIN, Treatment
 from loong_core.plan.rates import Rates
 from loong_core.plan.workload import Share, Workload, block_parameters, table_parameters
 
@@ -47,8 +55,14 @@ KINDS = {
     "pipeline": "sends between pipeline ranks",
     "data": "reducing gradients, gathering weights",
     "optimizer": "optimizer",
+    "offload": "copies to the host and back",
     "host": "the host launching operations",
 }
+
+HOST_LINK = 50e9
+"""Bytes a second between an accelerator and its host's pinned memory, one direction: PCIe 5.0 of 16 lanes."""
+_HOST_AGAIN = {BLOCK: 0.4, ATTENTION: 0.2, FEED_FORWARD: 0.2, EXPERTS: 0.1}
+"""What repeating a part's forward adds to the launches of a block, relative to forward and backward."""
 
 TILE_ROWS, TILE_COLUMNS, TILES_AT_ONCE = 128, 256, 132
 FLOAT32 = 4
@@ -86,21 +100,30 @@ class Timer:
     groups: Groups
     rates: Rates
 
-    def block(self, block: BlockConfig) -> Passage:
-        """One block; recomputation counts as backward."""
+    def block(self, block: BlockConfig, treatment: Treatment = PLAIN) -> Passage:
+        """One block; what is recomputed counts as backward, copies to the host where the block does not hide them."""
         forward, backward = Seconds(), Seconds()
         host = self.rates.host_block
-        self._attention(block.mixer, forward, backward)
+        parts = {part: Seconds() for part in (ATTENTION, FEED_FORWARD, EXPERTS)}
+        self._attention(block.mixer, parts[ATTENTION], backward)
         if isinstance(block.feed_forward, FeedForwardConfig):
-            self._feed_forward(block.feed_forward.intermediate_size, forward, backward)
+            self._feed_forward(block.feed_forward.intermediate_size, parts[FEED_FORWARD], backward)
         else:
             host += self.rates.host_experts
-            self._mixture(block.feed_forward, forward, backward)
+            self._mixture(block.feed_forward, parts[FEED_FORWARD], backward)
+            parts[EXPERTS]["experts"] = parts[FEED_FORWARD]["experts"]
+        forward.add(parts[ATTENTION])
+        forward.add(parts[FEED_FORWARD])
         parameters = block_parameters(block, self.work.model.hidden_size, self.share)
         backward["accumulate"] += self._accumulated(parameters.all * self.work.trained)
-        if self.work.recompute == "full":
-            backward.add(forward)
-            host *= 1.4
+        for part in treatment.recomputed:
+            backward.add(forward if part == BLOCK else parts[part])
+            host *= 1 + _HOST_AGAIN[part]
+        if treatment.offloaded:
+            held = block_held(block, self.work.model.hidden_size, self.share, self.work.imbalance)
+            copying = treatment.kept(held) / HOST_LINK
+            for passage in (forward, backward):
+                passage["offload"] += max(0.0, copying - sum(passage.values()))
         return Passage(forward, backward, host)
 
     def head(self) -> Passage:

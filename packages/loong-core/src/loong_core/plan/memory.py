@@ -15,6 +15,7 @@ from loong_core.nn.decoder_config import BlockConfig, DecoderConfig
 from loong_core.parallel.layout import Layout
 from loong_core.plan.activations import FLOAT32, Held, block_held, block_input, head_held
 from loong_core.plan.devices import GIB, Cluster
+from loong_core.plan.kept import treated_blocks
 from loong_core.plan.workload import Parameters, Share, Workload, block_parameters, table_parameters
 
 RUNTIME = 0.75 * GIB
@@ -68,6 +69,7 @@ class Stage:
     Attributes:
         first: number of the first of these ranks, whose activations are the most.
         count: how many they are.
+        numbers: of the first one's blocks, in the order of the model.
         blocks: kinds of blocks, and how many of each.
         embedding: whether the rank embeds.
         head: whether it computes the loss.
@@ -76,6 +78,7 @@ class Stage:
 
     first: int
     count: int
+    numbers: tuple[int, ...]
     blocks: tuple[tuple[BlockConfig, int], ...]
     embedding: bool
     head: bool
@@ -98,16 +101,20 @@ class Stage:
         return total
 
 
-def pipeline_stages(model: DecoderConfig, layout: Layout) -> list[Stage]:
-    """What the pipeline ranks hold, each kind once."""
+def pipeline_stages(model: DecoderConfig, layout: Layout, *, apart: bool = False) -> list[Stage]:
+    """What the pipeline ranks hold, each kind once; each rank where they are to be kept `apart`."""
     held: dict[tuple[object, ...], list[int]] = {}
-    for rank, chunks in enumerate(layout.stage_layers(model.num_layers, model.layer_costs())):
-        blocks = Counter(model.blocks[number] for chunk in chunks for number in chunk)
-        key = (tuple(blocks.items()), rank == 0, rank == layout.pipeline - 1)
+    numbers_of = [
+        tuple(number for chunk in chunks for number in chunk)
+        for chunks in layout.stage_layers(model.num_layers, model.layer_costs())
+    ]
+    for rank, numbers in enumerate(numbers_of):
+        blocks = Counter(model.blocks[number] for number in numbers)
+        key = (tuple(blocks.items()), rank == 0, rank == layout.pipeline - 1, rank if apart else None)
         held.setdefault(key, []).append(rank)
     return [
-        Stage(ranks[0], len(ranks), blocks, embedding, head, layout.virtual_pipeline)  # type: ignore[arg-type]
-        for (blocks, embedding, head), ranks in held.items()
+        Stage(ranks[0], len(ranks), numbers_of[ranks[0]], blocks, embedding, head, layout.virtual_pipeline)  # type: ignore[arg-type]
+        for (blocks, embedding, head, _), ranks in held.items()
     ]
 
 
@@ -150,17 +157,19 @@ class MemoryModel:
         microbatches = work.microbatches(layout.data_for(self.cluster.size)) or 1
         ahead = in_flight(layout, stage.first, microbatches)
 
-        held = [(self._block(block, work, share), count) for block, count in stage.blocks]
         head = head_held(model, share, self.cluster.accelerator.memory) if stage.head else Held(0, 0)
         # What a stage sends stays until its gradient comes back.
         sent = block_input(hidden, share) * stage.chunks if layout.pipeline > 1 and not stage.head else 0
-        kept = sent + head.saved
-        if work.recompute == "full":
-            kept += block_input(hidden, share) * stage.layers
-            within = max((each.saved + each.peak for each, _ in held), default=0)
-        else:
-            kept += sum(each.saved * count for each, count in held)
-            within = max((each.peak for each, _ in held), default=0)
+        kept, within, travelling = sent + head.saved, 0.0, 0.0
+        for block, treatment, count in treated_blocks(work, stage.numbers):
+            held = self._block(block, work, share)
+            if treatment.offloaded:
+                # While one block computes, what the one before or after keeps is on its way.
+                travelling = max(travelling, 2 * treatment.kept(held))
+            else:
+                kept += treatment.kept(held) * count
+            within = max(within, held.peak + treatment.repeated(held))
+        within += travelling
         temporary = max(head.peak, within, 0.0)
         return Memory(weights, gradients, optimizer, kept * ahead, temporary + gathered + self.workspace)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from loong_core.nn.parts import ALL_BLOCKS
 from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import GIB, Cluster
 from loong_core.plan.rates import Rates
@@ -38,7 +39,7 @@ class Request:
 
     def changes(self, candidate: Candidate) -> str:
         """What to add to the command for the run to be as the candidate."""
-        changed = overrides(candidate, self.layout, self.work.micro_batch_size)
+        changed = overrides(candidate, self.layout, self.work.micro_batch_size, self.work.recompute)
         return changed or "the layout of the run file"
 
     def evaluate(self, layout: Layout, *, timed: bool = False) -> Candidate:
@@ -91,10 +92,10 @@ def nearest(request: Request) -> Iterator[str]:
     free = replace(request, freedom=replace(freedom, fixed={}))
     if freedom.fixed and (candidate := free.first_fitting()):
         yield f"{request.changes(candidate)}: another layout, in {_gib(candidate)}"
-    if "full" not in freedom.recompute:
-        tried = replace(request, freedom=replace(freedom, recompute=("full",)))
+    if ALL_BLOCKS not in freedom.recompute:
+        tried = replace(request, freedom=replace(freedom, recompute=(ALL_BLOCKS,)))
         if candidate := tried.first_fitting():
-            yield f"{request.changes(candidate)}, recomputing each block in backward, in {_gib(candidate)}"
+            yield f"{request.changes(candidate)}: each block's forward repeated in backward, in {_gib(candidate)}"
     if smallest := _smallest_cluster(request) or _smallest_cluster(free):
         cluster, candidate = smallest
         yield f"{describe_cluster(cluster)}: {request.changes(candidate)}, in {_gib(candidate)}"

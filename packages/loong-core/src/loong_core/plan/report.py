@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from loong_core.nn.parts import Parts
 from loong_core.parallel.layout import Layout
 from loong_core.plan.block_time import KINDS
 from loong_core.plan.devices import GIB, Cluster
@@ -32,8 +33,8 @@ def describe_workload(work: Workload) -> str:
     )
 
 
-def overrides(candidate: Candidate, layout: Layout, micro_batch_size: int) -> str:
-    """What to write on a command line, after a run file with this layout and microbatch, to run as the candidate does.
+def overrides(candidate: Candidate, layout: Layout, micro_batch_size: int, recompute: Parts) -> str:
+    """What to write on a command line, after a run file that says this, to run as the candidate does.
 
     Every key that must differ is there, also where the candidate has the default; empty if none must.
     """
@@ -41,6 +42,8 @@ def overrides(candidate: Candidate, layout: Layout, micro_batch_size: int) -> st
     changed = [f"layout.{name}={_as_value(new)}" for name, (new, old) in degrees.items() if new != old]
     if candidate.work.micro_batch_size != micro_batch_size:
         changed.append(f"train.micro_batch_size={candidate.work.micro_batch_size}")
+    if candidate.work.recompute != recompute:
+        changed.append(f"recompute={'full' if candidate.work.recompute.everything else 'none'}")
     return " ".join(changed)
 
 
@@ -142,7 +145,9 @@ def _row(number: str, candidate: Candidate, cluster: Cluster) -> tuple[str, ...]
         f"{layout.context}" + (f"u{layout.ulysses}" if layout.ulysses > 1 else ""),
         f"{layout.expert}" + (f"t{layout.expert_tensor}" if layout.expert_tensor > 1 else ""),
         f"{data}",
-        f"{work.micro_batch_size}x{work.microbatches(data)}" + ("r" if work.recompute == "full" else ""),
+        f"{work.micro_batch_size}x{work.microbatches(data)}"
+        + ("" if work.recompute.nothing else "r")
+        + ("" if work.offload.nothing else "o"),
         *speed,
         *(f"{part / GIB:.1f}" for part in parts),
         f"{candidate.needed / GIB:.1f}",
@@ -156,7 +161,8 @@ def _object(candidate: Candidate, cluster: Cluster) -> dict[str, Any]:
         "layout": {"data": layout.data_for(cluster.size), **asdict(layout)},
         "micro_batch_size": work.micro_batch_size,
         "microbatches": work.microbatches(layout.data_for(cluster.size)),
-        "recompute": work.recompute,
+        "recompute": str(work.recompute),
+        "offload": str(work.offload),
         "memory": {**asdict(candidate.memory), "peak": candidate.memory.peak, "needed": candidate.needed},
         "fits": candidate.needed <= cluster.accelerator.memory,
         "limited_by": limits(candidate),

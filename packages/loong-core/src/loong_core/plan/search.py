@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loong_core.errors import Fault
+from loong_core.nn.parts import NOTHING, Parts
 from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import Cluster
+from loong_core.plan.kept import names_layers
 from loong_core.plan.memory import Memory, MemoryModel, Stage, pipeline_stages
 from loong_core.plan.rates import Rates
 from loong_core.plan.step_time import StepClock, StepTime
-from loong_core.plan.workload import Recompute, Workload
+from loong_core.plan.workload import Workload
 
 Serves = Callable[[Layout, int], list[Fault]]
 """What keeps a layout from serving the model on so many ranks."""
@@ -71,7 +73,7 @@ class Freedom:
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
     micro_batches: tuple[int, ...] | None = None
-    recompute: tuple[Recompute, ...] = ("none",)
+    recompute: tuple[Parts, ...] = (NOTHING,)
 
 
 @dataclass
@@ -155,7 +157,7 @@ class Search:
     def _stages_of(self, layout: Layout) -> list[Stage]:
         key = (layout.pipeline, layout.virtual_pipeline, layout.pipeline_layers)
         if key not in self._stages:
-            self._stages[key] = pipeline_stages(self.work.model, layout)
+            self._stages[key] = pipeline_stages(self.work.model, layout, apart=names_layers(self.work))
         return self._stages[key]
 
     def _with_recompute(self, layout: Layout, size: int, freedom: Freedom, timed: bool) -> Iterator[Candidate]:

@@ -10,6 +10,7 @@ from loong_core.parallel.layout import Layout
 from loong_core.plan.block_time import FLOAT32, Passage, Seconds, Timer
 from loong_core.plan.communication import Groups, Network
 from loong_core.plan.devices import Cluster
+from loong_core.plan.kept import PLAIN, Treatment, treated_blocks
 from loong_core.plan.memory import Stage
 from loong_core.plan.rates import Rates
 from loong_core.plan.workload import Parameters, Share, Workload, block_parameters, table_parameters
@@ -80,7 +81,10 @@ class StepClock:
     def _microbatch(self, timer: Timer, layout: Layout, stage: Stage) -> Seconds:
         """Forward and backward of one microbatch on one pipeline rank."""
         parts, host = Seconds(), self.rates.host_microbatch
-        passages = [(self._passage(timer, block), count) for block, count in stage.blocks]
+        passages = [
+            (self._passage(timer, block, treatment), count)
+            for block, treatment, count in treated_blocks(timer.work, stage.numbers)
+        ]
         if stage.embedding:
             passages.append((self._passage(timer, "embedding"), 1))
         if stage.head:
@@ -100,12 +104,12 @@ class StepClock:
         parts["host"] += max(0.0, host - sum(parts.values()))
         return parts
 
-    def _passage(self, timer: Timer, part: BlockConfig | str) -> Passage:
+    def _passage(self, timer: Timer, part: BlockConfig | str, treatment: Treatment = PLAIN) -> Passage:
         """What a block, `embedding` or `head` takes; degrees that are not in the share do not matter to it."""
-        key = (part if isinstance(part, str) else id(part), timer.share, timer.work.recompute)
+        key = (part if isinstance(part, str) else id(part), timer.share, treatment)
         if (known := self._passages.get(key)) is not None:
             return known
-        made = timer.block(part) if isinstance(part, BlockConfig) else getattr(timer, part)()
+        made = timer.block(part, treatment) if isinstance(part, BlockConfig) else getattr(timer, part)()
         self._passages[key] = made
         return made
 

@@ -9,10 +9,8 @@ from typing import Literal
 
 from loong_core.nn.decoder_config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig
 from loong_core.nn.moe.config import MoEConfig
+from loong_core.nn.parts import NOTHING, Parts
 from loong_core.parallel.layout import Layout
-
-Recompute = Literal["none", "full"]
-"""`full`: of each block only the input is kept, and its forward is repeated in backward."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,8 @@ class Workload:
         packed: whether attention stays within documents, which another kernel computes.
         attended: pairs of tokens that attention looks at, relative to whole sequences; less where documents are short.
         engine: `megatron` shares the optimizer's state among data ranks, `fsdp` weights and gradients as well.
-        recompute: what is not kept for backward.
+        recompute: parts of which the input alone is kept, and whose forward is repeated in backward.
+        offload: parts that keep what they need for backward on the host.
         imbalance: rows of the busiest expert rank relative to an even load.
         trained: fraction of the parameters that have gradients and optimizer state; adapters leave nearly all frozen.
     """
@@ -41,7 +40,8 @@ class Workload:
     packed: bool = False
     attended: float = 1.0
     engine: Literal["megatron", "fsdp"] = "megatron"
-    recompute: Recompute = "none"
+    recompute: Parts = NOTHING
+    offload: Parts = NOTHING
     imbalance: float = 1.1
     trained: float = 1.0
 

@@ -35,6 +35,7 @@ def plan(
 
     from loong_core.config import load_run
     from loong_core.errors import ConfigError, UserError
+    from loong_core.nn.parts import ALL_BLOCKS
     from loong_core.plan import report
     from loong_core.plan.devices import find_accelerator, make_cluster
     from loong_core.plan.nearest import impossible
@@ -53,17 +54,18 @@ def plan(
         model.config,
         cluster,
         fixed=[override.partition("=")[0] for override in overrides or ()],
-        recompute=("none", "full") if recompute else ("none",),
+        recompute=tuple(dict.fromkeys([config.recompute.parts, *([ALL_BLOCKS] if recompute else [])])),
     )
     found = request.search()
     if not found.fitting:
         raise UserError(impossible(request, found))
     own = own_candidate(request, layout_of(config))
     file = load_run(TrainingConfig, run_file).config
-    given = [each for each in overrides or () if not each.startswith(("layout.", "train.micro_batch_size="))]
+    found_anew = ("layout.", "train.micro_batch_size=", "recompute")
+    given = [each for each in overrides or () if not each.startswith(found_anew)]
 
     def overrides_of(candidate: Candidate) -> str:
-        changed = report.overrides(candidate, layout_of(file), file.train.micro_batch_size)
+        changed = report.overrides(candidate, layout_of(file), file.train.micro_batch_size, file.recompute.parts)
         return " ".join([*map(shlex.quote, given), changed]).strip()
 
     if as_json:

@@ -19,6 +19,7 @@ from loong_core.engine.choice import build_engine, weights_dtype
 from loong_core.nn.decoder import Decoder
 from loong_core.nn.freezing import freeze
 from loong_core.nn.lora import LoraSettings, apply_lora, merge_lora
+from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
 from loong_core.train.run import Run
 from loong_llm.adapter import save_adapter
@@ -107,6 +108,10 @@ def build_trained_model(run: Run, config: TrainingConfig, model: ModelSource) ->
     lora, weight_map, told = choose_trained(config, model, stages, run.context)
     if told:
         run.say(told if run.context.layout.model == 1 else f"{told} on this rank")
+    if kept := keep_less(
+        stages, run.context, run.device, recompute=config.recompute.parts, offload=config.offload.parts
+    ):
+        run.say(kept)
     engine = build_engine(
         config.engine,
         stages,

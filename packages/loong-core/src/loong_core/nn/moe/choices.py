@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from loong_core.nn.moe.router import Router, Routing
+from loong_core.nn.recompute import repeating
 from loong_core.parallel.collectives import gather_tokens
 from loong_core.parallel.context import ParallelContext
 
@@ -25,14 +26,16 @@ Choices = dict[str, list[Tensor]]
 def recorded_choices(modules: Iterable[nn.Module], context: ParallelContext) -> Iterator[Choices]:
     """Record every choice of the modules' routers within the block, those of all tensor ranks on each of them.
 
-    Each forward of a layer adds an entry, so do not recompute activations within the block. Tokens that only fill up
-    the last tensor rank's run are at the end of an entry.
+    Each forward of a layer adds an entry, but not one that is repeated in backward. Tokens that only fill up the last
+    tensor rank's run are at the end of an entry.
     """
     choices: Choices = {}
     handles = []
 
     def record(name: str) -> Any:
         def hook(router: nn.Module, arguments: tuple[Any, ...], routing: Routing) -> None:
+            if repeating():
+                return
             local = routing.experts.detach()
             together = gather_tokens(local, context.tensor, local.shape[0] * context.tensor.size)
             choices.setdefault(name, []).append(together.sort(-1).values.cpu())
