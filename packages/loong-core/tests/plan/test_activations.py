@@ -49,7 +49,7 @@ def test_a_block_saves_less_of_the_parts_that_are_recomputed(measured, name):
         found = measured[name + part if part else f"{name}."]
         if name == "mixture" and part in (BLOCK, FEED_FORWARD):  # operations hold the order of the experts' rows apart
             found += TOKENS * 2 * 2 * 8
-        assert held.saved - held.parts[part] == pytest.approx(found, rel=0.02 if name == "mixture" else 0), part
+        assert held.saved - held.parts[part] == pytest.approx(found, rel=0.03 if name == "mixture" else 0), part
 
 
 @pytest.mark.parametrize("name", TOYS)

@@ -95,7 +95,7 @@ def nearest(request: Request) -> Iterator[str]:
     if ALL_BLOCKS not in freedom.recompute:
         tried = replace(request, freedom=replace(freedom, recompute=(ALL_BLOCKS,)))
         if candidate := tried.first_fitting():
-            yield f"{request.changes(candidate)}: each block's forward repeated in backward, in {_gib(candidate)}"
+            yield f"{request.changes(candidate)}: recomputing each block in backward, in {_gib(candidate)}"
     if smallest := _smallest_cluster(request) or _smallest_cluster(free):
         cluster, candidate = smallest
         yield f"{describe_cluster(cluster)}: {request.changes(candidate)}, in {_gib(candidate)}"
