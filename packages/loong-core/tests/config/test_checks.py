@@ -26,6 +26,8 @@ def found(*overrides):
         (["train.steps=5", "train.profile.steps=[3, 2]"], "begins at 3 and ends at 2"),
         (["train.steps=5", "train.profile.steps=[3, 8]"], "ends at 8, beyond"),
         (["train.steps=5", "layout.virtual_pipeline=2"], "layout.virtual_pipeline: would be ignored"),
+        (["train.steps=5", "recompute.mode=full", "recompute.blocks=2"], "while recompute.blocks chooses some"),
+        (["train.steps=5", "engine=fsdp", "fsdp.compile=true", "offload=full"], "offload: moves what compiled layers"),
     ],
 )
 def test_what_contradicts_itself_or_has_no_effect_is_said(overrides, said):

@@ -90,6 +90,9 @@ def _parts_faults(config: RunConfig) -> list[Fault]:
         if section.mode == "full" and said:
             what = f"is full, which is every block, while {' and '.join(f'{key}.{name}' for name in said)} chooses some"
             faults.append(Fault(f"{key}.mode", what, f"set {key}.mode=none, or remove the others"))
+    if not config.offload.parts.nothing and config.fsdp.compile:
+        what = "moves what compiled layers keep, which torch.compile does not let be moved"
+        faults.append(Fault("offload", what, "set fsdp.compile=false, or recompute instead"))
     return faults
 
 

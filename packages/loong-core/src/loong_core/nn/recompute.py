@@ -139,6 +139,8 @@ class _Forward:
                 return self._forward(*args, **kwargs)
             if (fewer := getattr(self.module, "fewer_inputs", None)) is not None:
                 args = fewer(*args)
+            if torch.compiler.is_compiling():  # then a repetition is traced once, and runs no hooks
+                return checkpoint(self._forward, *args, use_reentrant=False, **kwargs)
             return checkpoint(self._forward, *args, use_reentrant=False, context_fn=_contexts, **kwargs)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
