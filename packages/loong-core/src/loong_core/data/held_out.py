@@ -98,7 +98,11 @@ class HeldOutRows(ABC):
         )
         for first in range(data_rank * micro_batch_size, -(-len(chosen) // stride) * stride, stride):
             own = [self.row(index) for index in chosen[first : first + micro_batch_size]]
-            yield pack(own + [empty] * (micro_batch_size - len(own)))
+            yield self.collate(own + [empty] * (micro_batch_size - len(own)))
+
+    def collate(self, rows: list[Sample]) -> PackedBatch:
+        """Rows as a microbatch."""
+        return pack(rows)
 
     def steps(
         self,

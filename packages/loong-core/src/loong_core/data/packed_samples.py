@@ -20,7 +20,7 @@ from loong_core.data.marks import unmark
 from loong_core.data.packing import LongSamples, PackingCount, pack_window, places
 from loong_core.data.sequences import Sample
 from loong_core.data.shuffle import permutation
-from loong_core.data.token_store import TokenStore
+from loong_core.data.token_store import Ids, TokenStore
 from loong_core.errors import UserError
 
 WINDOW = 8192
@@ -28,6 +28,33 @@ WINDOW = 8192
 
 Stretch = tuple[int, int, int]
 """A sample of a store, and the first and last of its places that are packed, as `range` counts."""
+
+
+def lay_out(parts: Sequence[Ids], *, multiple: int = 1, fill: int | None = None) -> Sample:
+    """Stretches of samples end to end as one sequence.
+
+    Args:
+        parts: marked ids; of `n` of them, `n - 1` are inputs.
+        multiple: each part's places are filled up to a multiple of this.
+        fill: places of the sequence, the free ones filled up; None: as many as the parts need.
+    """
+    tokens, labels, lengths = [], [], []
+    for part in parts:
+        ids, trained = unmark(part)
+        places = -(-(len(ids) - 1) // multiple) * multiple
+        own_tokens, own_labels = np.zeros(places, np.int64), np.full(places, IGNORED_LABEL, np.int64)
+        own_tokens[: len(ids) - 1] = ids[:-1]
+        own_labels[: len(ids) - 1] = np.where(trained[1:], ids[1:], IGNORED_LABEL)
+        tokens.append(own_tokens)
+        labels.append(own_labels)
+        lengths.append(places)
+    free = 0 if fill is None else fill - sum(lengths)
+    if free:
+        # Sequences of one length keep every microbatch's shape; what fills them is a sequence without labels.
+        tokens.append(np.zeros(free, np.int64))
+        labels.append(np.full(free, IGNORED_LABEL, np.int64))
+        lengths.append(free)
+    return Sample(np.concatenate(tokens), np.concatenate(labels), lengths)
 
 
 class PackedSamples:
@@ -114,23 +141,13 @@ class PackedSamples:
 
     def lay_out(self, stretches: Sequence[Stretch]) -> Sample:
         """These stretches end to end as one sequence."""
-        tokens, labels, lengths = [], [], []
-        for index, start, stop in stretches:
-            ids, trained = unmark(self.store.document(index)[start : stop + 1])
-            padded = self.places((index, start, stop))
-            own_tokens, own_labels = np.zeros(padded, np.int64), np.full(padded, IGNORED_LABEL, np.int64)
-            own_tokens[: stop - start] = ids[:-1]
-            own_labels[: stop - start] = np.where(trained[1:], ids[1:], IGNORED_LABEL)
-            tokens.append(own_tokens)
-            labels.append(own_labels)
-            lengths.append(padded)
-        free = self.sequence_length - sum(lengths)
-        if self.packing and free:
-            # Sequences of one length keep every microbatch's shape; what fills them is a sequence without labels.
-            tokens.append(np.zeros(free, np.int64))
-            labels.append(np.full(free, IGNORED_LABEL, np.int64))
-            lengths.append(free)
-        return Sample(np.concatenate(tokens), np.concatenate(labels), lengths)
+        fill = self.sequence_length if self.packing else None
+        return lay_out([self.marked(stretch) for stretch in stretches], multiple=self.multiple, fill=fill)
+
+    def marked(self, stretch: Stretch) -> Ids:
+        """The marked ids of a stretch: those of its places, and the one after the last, which is a label only."""
+        index, start, stop = stretch
+        return self.store.document(index)[start : stop + 1]
 
     def places(self, stretch: Stretch) -> int:
         """Places that a stretch takes of a sequence."""
@@ -192,16 +209,20 @@ class PackedSamples:
         within = self.second_capacity is None or self.second_size(stretch) <= self.second_capacity
         return stretch[2] - stretch[1] <= self.sequence_length and within
 
+    def excess(self, index: int, length: int) -> str:
+        """By what a sample does not fit, and what to do about it."""
+        return (
+            f"{self.store.name}: sample {index} has {length + 1:,} tokens, data.sequence_length is "
+            f"{self.sequence_length:,}; raise it, or set data.long_samples to truncate, split or drop"
+        )
+
     def cuts(self, index: int, length: int) -> list[tuple[int, int]]:
         """Where a sample of `length` places that does not fit is cut."""
         return places(length, self.sequence_length, self.policy)
 
     def _cut(self, index: int, length: int) -> list[tuple[int, int]]:
         if self.policy == "stop":
-            raise UserError(
-                f"{self.store.name}: sample {index} has {length + 1:,} tokens, data.sequence_length is "
-                f"{self.sequence_length:,}; raise it, or set data.long_samples to truncate, split or drop"
-            )
+            raise UserError(self.excess(index, length))
         _, trained = unmark(self.store.document(index))
         cut = self.cuts(index, length)
         kept = [(start, stop) for start, stop in cut if trained[start + 1 : stop + 1].any()]

@@ -125,13 +125,25 @@ class Stream:
         for number in range(start, start + self.micro_batch_size):
             source, draw = self._blend.source_of(number)
             sample = self.sources[source].sample(draw)
-            if self._vocab_size is not None and int(sample.tokens.max()) >= self._vocab_size:
-                raise UserError(
-                    f"{self.sources[source].store.name} holds token id {int(sample.tokens.max())}, but the model's "
-                    f"vocab_size is {self._vocab_size}; the data were made with another tokenizer"
-                )
+            self.check_ids(sample, self.sources[source].store.name)
             samples.append(sample)
         return pack(samples)
+
+    def check_ids(self, sample: Sample, name: str) -> None:
+        """Refuse ids that the model's embedding does not have.
+
+        Raises:
+            UserError: see above; `name` tells where they are from.
+        """
+        if self._vocab_size is not None and int(sample.tokens.max()) >= self._vocab_size:
+            raise UserError(
+                f"{name} holds token id {int(sample.tokens.max())}, but the model's "
+                f"vocab_size is {self._vocab_size}; the data were made with another tokenizer"
+            )
+
+    def figures(self, row: dict[str, Any]) -> dict[str, Any]:
+        """More figures of a step whose others are `row`, the same on every rank; called once a step, on all ranks."""
+        return {}
 
     @property
     def identity(self) -> str:

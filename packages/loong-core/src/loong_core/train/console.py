@@ -91,6 +91,8 @@ def step_line(row: dict[str, Any], total_steps: int, seconds_left: float) -> str
         parts.append(f"dropped {row['expert_dropped']:.1%}")
     if row["data_seconds"] > 0.05 * row["step_seconds"]:
         parts.append(f"data wait {row['data_seconds'] / row['step_seconds']:.0%}")
+    if "imbalance" in row:
+        parts.append(f"imbalance {row['imbalance_before']:.2f} -> {row['imbalance']:.2f}")
     parts.append(f"left {duration(seconds_left)}")
     if "val_loss" in row:
         parts.append(f"val_loss {row['val_loss']:.4f}")

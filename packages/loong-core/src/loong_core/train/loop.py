@@ -51,6 +51,7 @@ class Work:
         validation: makes the microbatches of one pass over the held-out data, a list a global batch, equally many on
             every rank; None for no validation.
         unit: what is counted, and what a mean loss is over: `tokens`, or `samples`.
+        figures: more figures of a step, made of those so far; the same on every rank, and asked for on all of them.
     """
 
     engine: Engine
@@ -61,6 +62,7 @@ class Work:
     flops_per_unit: float
     validation: Callable[[], Iterable[Sequence[Any]]] | None = None
     unit: Unit = "tokens"
+    figures: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
 
 @dataclass
@@ -134,6 +136,8 @@ def train(run: Run, work: Work) -> Progress:
                 progress.step = step
 
                 row = {"step": step, "loss": loss.loss, "grad_norm": grad_norm, "lr": rate} | figures | loss.metrics
+                if work.figures is not None:
+                    row |= work.figures(row)
                 if spike is not None:
                     run.say(spike)
                     row["skipped"] = skipped

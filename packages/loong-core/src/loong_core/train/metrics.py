@@ -11,6 +11,7 @@
 | `mfu` | model FLOPs utilisation, see `utilisation`; null where the device's peak is not known |
 | `memory_bytes` | most memory in use by one rank since the run was started |
 | `step_seconds`, `data_seconds` | of the slowest rank: the whole step, and the part that waited for data |
+| `imbalance_before`, `imbalance` | heaviest data rank's cost over the mean, as the data came and as it was balanced |
 | `skipped` | true where the step's gradients were dropped |
 | `val_loss`, `val_tokens` | where the step was validated; `val_loss_before` in the first row: before any step |
 """

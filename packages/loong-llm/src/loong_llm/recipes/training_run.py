@@ -93,6 +93,7 @@ def train_on(
                 units_per_step=tokens_per_step,
                 flops_per_unit=model.flops_per_token(config.data.sequence_length),
                 validation=validation if held_out is not None else None,
+                figures=stream.figures,
             ),
         )
     return progress, progress.step == total_steps

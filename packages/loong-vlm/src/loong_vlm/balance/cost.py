@@ -60,8 +60,12 @@ class CostModel:
         return np.array([getattr(self, name) for name in FEATURES], np.float64)
 
     def cost(self, counted: Floats) -> Floats:
-        """`[..., 5]` features to `[...]` costs."""
-        return counted @ self.coefficients
+        """`[..., 5]` features to `[...]` costs, equal in every bit on every machine."""
+        # Term by term: a matrix product may sum in another order on another processor.
+        total = np.zeros(counted.shape[:-1])
+        for place, coefficient in enumerate(self.coefficients):
+            total = total + counted[..., place] * coefficient
+        return total
 
     @staticmethod
     def of(coefficients: Sequence[float] | Floats) -> CostModel:

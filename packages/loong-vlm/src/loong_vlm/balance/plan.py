@@ -3,7 +3,8 @@
 The batch comes as packed sequences. Whole sequences are dealt out first, the costliest to the rank with the least so
 far (LPT, R. L. Graham 1969). Then, while the heaviest rank is much heavier than another, the exchange between the two
 that evens them out best is made: two sequences, two samples, or one sample given away, where sequences keep to what
-they hold of tokens and patches. Everything is decided by the numbers alone, so every rank finds the same plan.
+they hold of tokens and patches. Costs are whole numbers here: sums are exact, so every rank finds the same plan, on
+whatever processor.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loong_vlm.balance.cost import CostModel, Floats, imbalance
 
@@ -19,6 +21,10 @@ EVEN_ENOUGH = 0.01
 """Exchanges stop when the heaviest rank is within this share of the mean."""
 
 _EXCHANGES_A_RANK = 64
+_FINENESS = float(1 << 32)
+"""Of how many parts the costliest sample's cost is made."""
+
+_Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,8 @@ def make_plan(
     room: Room,
     model: CostModel,
     micro_batch_size: int = 1,
+    *,
+    move_samples: bool = True,
 ) -> Plan:
     """Deal a global batch out to data ranks.
 
@@ -90,32 +98,40 @@ def make_plan(
         room: what a sequence holds.
         model: what an item costs.
         micro_batch_size: sequences of a microbatch.
+        move_samples: whether samples may change their sequence; else whole sequences only change their rank.
     """
     if len(sequences) % (ranks * micro_batch_size):
         raise ValueError(f"{len(sequences)} sequences do not go evenly to {ranks} ranks x {micro_batch_size}")
-    costs = model.cost(np.stack([item.features for item in items])) if items else np.zeros(0)
+    costs = _whole_costs(items, model)
     ordered = in_order(sequences, ranks, micro_batch_size)
     before = imbalance(_loads(ordered, costs))
     if ranks == 1:
         return Plan(ordered, before, before)
-    exchange = _Exchange(items, costs, _dealt_by_cost(sequences, costs, ranks), room)
+    exchange = _Exchange(items, costs, _dealt_by_cost(sequences, costs, ranks), room, move_samples)
     exchange.run()
-    planned = [sorted(own, key=lambda sequence: -costs[sequence].sum()) for own in exchange.ranks]
+    planned = [sorted(own, key=lambda sequence: -int(costs[sequence].sum())) for own in exchange.ranks]
     after = imbalance(_loads(planned, costs))
     # Never worse than doing nothing.
     return Plan(planned, before, after) if after < before else Plan(ordered, before, before)
 
 
-def _loads(ranks: Sequence[Sequence[Sequence[int]]], costs: Floats) -> Floats:
-    return np.array([sum(float(costs[list(sequence)].sum()) for sequence in own) for own in ranks])
+def _whole_costs(items: Sequence[Item], model: CostModel) -> _Whole:
+    if not items:
+        return np.zeros(0, np.int64)
+    costs = model.cost(np.stack([item.features for item in items]))
+    return np.rint(costs * (_FINENESS / max(float(costs.max()), np.finfo(np.float64).tiny))).astype(np.int64)
 
 
-def _dealt_by_cost(sequences: Sequence[Sequence[int]], costs: Floats, ranks: int) -> list[list[list[int]]]:
+def _loads(ranks: Sequence[Sequence[Sequence[int]]], costs: _Whole) -> Floats:
+    return np.array([sum(int(costs[list(sequence)].sum()) for sequence in own) for own in ranks], np.float64)
+
+
+def _dealt_by_cost(sequences: Sequence[Sequence[int]], costs: _Whole, ranks: int) -> list[list[list[int]]]:
     """The costliest sequence first, each to the rank with the least so far that has a place left."""
     each = len(sequences) // ranks
     dealt: list[list[list[int]]] = [[] for _ in range(ranks)]
-    loads = [0.0] * ranks
-    weights = [float(costs[list(sequence)].sum()) for sequence in sequences]
+    loads = [0] * ranks
+    weights = [int(costs[list(sequence)].sum()) for sequence in sequences]
     for number in sorted(range(len(sequences)), key=lambda number: (-weights[number], number)):
         rank = min((rank for rank in range(ranks) if len(dealt[rank]) < each), key=lambda rank: (loads[rank], rank))
         dealt[rank].append(list(sequences[number]))
@@ -138,12 +154,15 @@ class _Move:
 class _Exchange:
     """Evens out ranks two at a time."""
 
-    def __init__(self, items: Sequence[Item], costs: Floats, ranks: list[list[list[int]]], room: Room) -> None:
+    def __init__(
+        self, items: Sequence[Item], costs: _Whole, ranks: list[list[list[int]]], room: Room, move_samples: bool
+    ) -> None:
         self.ranks = ranks
         self._costs = costs
         self._places = np.array([item.places for item in items], np.int64)
         self._patches = np.array([item.patches for item in items], np.int64)
         self._room = room
+        self._move_samples = move_samples
 
     def run(self) -> None:
         loads = _loads(self.ranks, self._costs)
@@ -167,6 +186,8 @@ class _Exchange:
         """The exchange whose shift of cost is nearest to half of the gap; None if none lessens it."""
         ours, theirs = self.ranks[heavy], self.ranks[light]
         best = self._best_whole(ours, theirs, gap)
+        if not self._move_samples:
+            return best
         ours_flat, ours_at, ours_free = self._flat(ours)
         theirs_flat, theirs_at, theirs_free = self._flat(theirs)
         # What comes for a sample may be nothing, in any of the other rank's sequences.

@@ -27,7 +27,9 @@ def image_size(data: bytes) -> Size:
         UserError: it is empty or no image.
     """
     with _opened(data) as image:
-        sideways = image.getexif().get(_ORIENTATION) in _SIDEWAYS
+        # Asked for EXIF that its header lacks, a PNG is decoded whole in search of it.
+        has_exif = image.format != "PNG" or "exif" in image.info
+        sideways = has_exif and image.getexif().get(_ORIENTATION) in _SIDEWAYS
         return (image.width, image.height) if sideways else (image.height, image.width)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from loong_vlm.data.pixels.geometry import Size, native_size, native_video_size
 from loong_vlm.data.pixels.patches import Normalisation, cut_into_patches
-from loong_vlm.data.pixels.processor import Grid
 from loong_vlm.data.pixels.resampling import Filter, resize
 from loong_vlm.data.pixels.video import FrameChoice
+from loong_vlm.parts import Grid
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class NativeResolution:
         """Values of a patch."""
         return 3 * self.temporal * self.patch**2
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """Equal fingerprints mean equal grids and pixels of every image."""
         return repr(asdict(self))

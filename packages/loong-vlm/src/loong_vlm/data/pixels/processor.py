@@ -8,9 +8,7 @@ from torch import Tensor
 
 from loong_vlm.data.pixels.patches import Normalisation
 from loong_vlm.data.pixels.video import FrameChoice
-
-Grid = tuple[int, int, int]
-"""Frames (after temporal patching) or tiles, and rows and columns of patches."""
+from loong_vlm.parts import Grid
 
 
 class PixelProcessor(Protocol):

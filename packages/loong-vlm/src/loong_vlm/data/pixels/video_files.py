@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,20 @@ from loong_core.errors import UserError
 from loong_vlm.data.pixels.video import VideoFacts
 
 
-def video_facts(data: bytes) -> VideoFacts:
+def video_facts(video: Path | bytes) -> VideoFacts:
     """Frames, rate and size of a video's first stream; where the header tells no number of frames, they are counted.
 
     Raises:
         UserError: it is empty or no video.
     """
-    with _opened(data) as (container, stream):
+    with _opened(video) as (container, stream):
         frames = stream.frames or sum(1 for packet in container.demux(stream) if packet.size)
         if not stream.average_rate:
             raise UserError("its header tells no frame rate; write it again, for example with ffmpeg -r")
         return VideoFacts(int(frames), float(stream.average_rate), int(stream.height), int(stream.width))
 
 
-def decode_frames(data: bytes, indices: Sequence[int]) -> Tensor:
+def decode_frames(video: Path | bytes, indices: Sequence[int]) -> Tensor:
     """`[frames, height, width, 3]` uint8, the frames of these numbers, rising.
 
     Raises:
@@ -38,7 +39,7 @@ def decode_frames(data: bytes, indices: Sequence[int]) -> Tensor:
     next_wanted = next(wanted)
     frames: list[np.ndarray] = []
     number = -1
-    with _opened(data) as (container, _):
+    with _opened(video) as (container, _):
         for number, frame in enumerate(container.decode(video=0)):
             if number < next_wanted:
                 continue
@@ -57,14 +58,14 @@ def decode_frames(data: bytes, indices: Sequence[int]) -> Tensor:
 
 
 @contextmanager
-def _opened(data: bytes) -> Iterator[tuple[Any, Any]]:
+def _opened(video: Path | bytes) -> Iterator[tuple[Any, Any]]:
     import av  # loads FFmpeg, which runs without a video need not pay for
     from av.error import FFmpegError
 
-    if not data:
+    if not (video.stat().st_size if isinstance(video, Path) else video):
         raise UserError("the file is empty (0 bytes); copy it again, or leave it out")
     try:
-        with av.open(io.BytesIO(data)) as container:
+        with av.open(str(video) if isinstance(video, Path) else io.BytesIO(video)) as container:
             if not container.streams.video:
                 raise UserError("it holds no video stream; leave it out")
             yield container, container.streams.video[0]
