@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor, nn
 
@@ -9,8 +11,10 @@ from loong_core.nn.decoder import Decoder
 from loong_core.nn.key_value_cache import KeyValueCache
 from loong_core.nn.token_features import TokenFeatures
 from loong_core.nn.vocabulary import VocabularyParallelHead
+from loong_core.parallel.collectives import exchange_rows
 from loong_core.parallel.context import ParallelContext
 from loong_vlm.data.batch import Pictures, VisionBatch
+from loong_vlm.encoding_plan import plan_encoding
 from loong_vlm.features import ImageFeatures
 from loong_vlm.parts import ModelParts
 
@@ -73,14 +77,15 @@ class VisionLanguageModel(nn.Module):
         """Run this stage; as `Decoder.forward`.
 
         Args:
-            batch: the microbatch (with several context ranks this one's share of its text), on the model's device.
+            batch: the microbatch (with several context ranks this one's share of its text), text on the model's device.
             hidden: from the stage before; None on the first.
         """
         return self.language(batch.text, hidden, self.token_features(batch))
 
     def logits(self, batch: VisionBatch, hidden: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
         """Scores of every next token, `[tokens, vocab_size]`; as `Decoder.logits`."""
-        return self.language.logits(batch.text, hidden, cache, self.token_features(batch))
+        features = self.token_features(batch) if batch.pictures.count else None
+        return self.language.logits(batch.text, hidden, cache, features)
 
     def encode(self, pictures: Pictures) -> ImageFeatures:
         """The features of some images, in their order."""
@@ -89,8 +94,25 @@ class VisionLanguageModel(nn.Module):
         return self.projector(self.tower(pictures.patches, pictures.grid_thw), pictures.grid_thw)
 
     def token_features(self, batch: VisionBatch) -> TokenFeatures | None:
-        """What stands in the place of this rank's placeholder tokens; None on a stage that has no use for it."""
-        if self.tower is None or batch.pictures.count == 0:
+        """What stands in the place of this rank's placeholder tokens; None on a stage that has no use for it.
+
+        A rank with no image to encode encodes an empty one and shows it nowhere: whatever engines do around the use of
+        tower and projector (gathering weights, reducing gradients) then happens on every rank alike.
+        """
+        if self.tower is None:
             return None
-        found = self.encode(batch.pictures)
-        return TokenFeatures(batch.placeholders, found.embeddings, found.deep)
+        axis, device = self.parallel.tensor_context, batch.tokens.device
+        plan = plan_encoding(batch, self.parts, axis.rank, self.parallel.tensor.size)
+        pictures = batch.pictures.select(plan.own) if plan.own else self._empty_picture()
+        found = self.encode(pictures.to(device, non_blocking=True))
+        together = torch.cat([found.embeddings, *found.deep], dim=1)  # [features, (1 + deep) * hidden]
+        sent = together[plan.send.to(device, non_blocking=True)]
+        shown = exchange_rows(sent, axis, plan.sent, plan.received)[plan.order.to(device, non_blocking=True)]
+        embeddings, *deep = shown.split(self.parts.projector.hidden_size, dim=1)
+        return TokenFeatures(plan.rows.to(device, non_blocking=True), embeddings, tuple(deep))
+
+    def _empty_picture(self) -> Pictures:
+        """The smallest image that the tower takes, all zeros."""
+        grid = self.parts.tower.smallest
+        patches = torch.zeros(prod(grid), self.parts.tower.patch_dim)
+        return Pictures(patches, torch.tensor([grid]), ("image",))

@@ -57,6 +57,11 @@ class TowerConfig(Protocol):
         """Standard deviation of freshly drawn weights."""
         ...
 
+    @property
+    def smallest(self) -> Grid:
+        """The smallest image that it takes."""
+        ...
+
     def parameter_count(self) -> int:
         """How many parameters it has."""
         ...

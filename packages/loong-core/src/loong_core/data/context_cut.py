@@ -60,7 +60,6 @@ class ContextShare:
         group_tokens: tokens of each Ulysses rank of this rank's group, in order; they follow each other.
         ring_tokens: tokens of each group of the ring.
         steps: in the order in which keys come round the ring: this group's own, then those of the group before it, ...
-        rows: `[tokens]` int64, which of the microbatch's tokens this rank has, in the order in which it has them.
     """
 
     total_tokens: int
@@ -68,7 +67,6 @@ class ContextShare:
     group_tokens: tuple[int, ...]
     ring_tokens: tuple[int, ...]
     steps: tuple[RingStep, ...]
-    rows: Tensor
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> ContextShare:
         """The same on `device`."""
@@ -76,7 +74,6 @@ class ContextShare:
             self,
             trained_tokens=self.trained_tokens.to(device, non_blocking=non_blocking),
             steps=tuple(step.to(device, non_blocking=non_blocking) for step in self.steps),
-            rows=self.rows.to(device, non_blocking=non_blocking),
         )
 
 
@@ -135,7 +132,6 @@ def cut_batch(batch: PackedBatch, context: ParallelContext) -> PackedBatch:
         tuple(stop - start for start, stop in pairwise(bounds)),
         tuple(each.tokens for each in parts),
         (RingStep(own), *(_step(part, parts[source]) for source in sources)),
-        rows,
     )
     device = batch.tokens.device
     return PackedBatch(
@@ -147,6 +143,18 @@ def cut_batch(batch: PackedBatch, context: ParallelContext) -> PackedBatch:
         uniform_length=own.max_seqlen_q if own.uniform(part.tokens, part.tokens) else None,
         share=share.to(device),
     )
+
+
+def rows_of_ranks(batch: PackedBatch, context: ParallelContext) -> list[Tensor]:
+    """Which rows of a whole microbatch each context rank gets by `cut_batch`, in order of rank."""
+    ring, ulysses = context.ring.size, context.ulysses.size
+    chunks = chunk_sizes(batch.cu_seqlens.diff().cpu().numpy().astype(np.int64), ring)
+    found = []
+    for rank in range(ring):
+        rows = _Part.of(chunks, rank).rows(chunks)
+        bounds = [number * len(rows) // ulysses for number in range(ulysses + 1)]
+        found += [torch.from_numpy(rows[start:stop]) for start, stop in pairwise(bounds)]
+    return found
 
 
 def chunk_sizes(lengths: Numbers, ring: int) -> Numbers:

@@ -18,6 +18,11 @@ def decays_matrices(name: str, parameter: nn.Parameter) -> bool:
     return parameter.ndim >= 2
 
 
+def same_rate(name: str, parameter: nn.Parameter) -> float:
+    """One learning rate for all parameters."""
+    return 1.0
+
+
 @dataclass(frozen=True)
 class EmaSettings:
     """An exponential moving average of the weights, of step `n`: `average += (1 - decay_n) (weight - average)`.
@@ -47,6 +52,7 @@ class EngineSettings:
         eps: added to the root of the second moment.
         clip_grad: Euclidean norm that gradients are scaled down to; 0 never clips.
         decays: whether a parameter (module name, parameter) decays.
+        lr_scale: what a parameter's (module name, parameter) learning rate is multiplied by; 0 leaves it as it is.
         overlap_grad_reduce: reduce gradients over data ranks while backward goes on.
         overlap_param_gather: gather updated weights while the next forward goes on.
         bucket_size: elements communicated at once when overlapping; the engine's own choice where None.
@@ -63,6 +69,7 @@ class EngineSettings:
     eps: float = 1e-8
     clip_grad: float = 1.0
     decays: Callable[[str, nn.Parameter], bool] = decays_matrices
+    lr_scale: Callable[[str, nn.Parameter], float] = same_rate
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     bucket_size: int | None = None

@@ -85,6 +85,21 @@ def heads_to_tokens(x: Tensor, axis: Axis, tokens: Sequence[int]) -> Tensor:
     return x if axis.size == 1 else _HeadsToTokens.apply(x, axis, tuple(tokens))
 
 
+def exchange_rows(x: Tensor, axis: Axis, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+    """Send some rows to each rank, and receive some from each.
+
+    Args:
+        x: `[sum(sent), ...]`, those for the first rank first.
+        axis: the ranks.
+        sent: how many go to each.
+        received: how many come from each.
+
+    Returns:
+        `[sum(received), ...]`, those from the first rank first; backward sends their gradients back.
+    """
+    return x if axis.size == 1 else _ExchangeRows.apply(x, axis, tuple(sent), tuple(received))
+
+
 @dataclass(frozen=True)
 class Passing:
     """A tensor on its way round a ring: sent to the next rank while the one of the rank before arrives.
@@ -231,3 +246,21 @@ class _HeadsToTokens(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return _to_heads(grads[0], ctx.axis, ctx.tokens), None, None
+
+
+def _exchanged(x: Tensor, axis: Axis, sent: tuple[int, ...], received: tuple[int, ...]) -> Tensor:
+    """See `exchange_rows`."""
+    whole = x.new_empty(sum(received), *x.shape[1:])
+    dist.all_to_all_single(whole, x.contiguous(), list(received), list(sent), group=axis.group)
+    return whole
+
+
+class _ExchangeRows(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis, sent: tuple[int, ...], received: tuple[int, ...]) -> Tensor:
+        ctx.axis, ctx.sent, ctx.received = axis, sent, received
+        return _exchanged(x, axis, sent, received)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _exchanged(grads[0], ctx.axis, ctx.received, ctx.sent), None, None, None

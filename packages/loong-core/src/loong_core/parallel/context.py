@@ -52,6 +52,7 @@ class ParallelContext:
         ulysses, ring: context divided in two: ranks that exchange tokens for heads, and those round which keys and
             values are passed.
         data_context: data and context together: ranks that hold the same dense weights.
+        tensor_context: tensor and context together: ranks of a pipeline stage that share the same microbatches.
         shard, replicate: data and context divided another way: ranks that share one copy of the optimizer's state, and
             ranks that hold copies of the same part of it.
         expert, expert_tensor, expert_data: the axes of experts, a second factoring of the same ranks.
@@ -68,6 +69,7 @@ class ParallelContext:
     ring: Axis = ALONE
     data: Axis = ALONE
     data_context: Axis = ALONE
+    tensor_context: Axis = ALONE
     shard: Axis = ALONE
     replicate: Axis = ALONE
     expert: Axis = ALONE
@@ -173,6 +175,7 @@ _AXES: dict[str, tuple[str, ...]] = {
     "ring": ("ring",),
     "data": ("data",),
     "data_context": ("context", "data"),
+    "tensor_context": ("tensor", "context"),
     "shard": ("shard",),
     "replicate": ("replicate",),
     "expert": ("expert",),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from loong_core.data.batch import PackedBatch
-from loong_core.data.context_cut import cut_batch
+from loong_core.data.context_cut import cut_batch, rows_of_ranks
 from loong_core.parallel.context import ParallelContext
 
 Kind = Literal["image", "video"]
@@ -82,20 +82,44 @@ class Pictures:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """Where one rank's tokens show features.
+
+    Attributes:
+        rows: `[shown]` int64, rows of the rank's tokens whose embeddings give way to features, in order.
+        features: `[shown]` int64, which of the microbatch's features goes to each.
+        tokens: how many tokens the rank has.
+    """
+
+    rows: Tensor
+    features: Tensor
+    tokens: int
+
+
+@dataclass(frozen=True)
 class VisionBatch:
     """A microbatch of text with images, or one context rank's share of its tokens (of its images it has all).
+
+    All but the text stays on the host: what follows from the grids is worked out there, and each rank takes to its
+    device the images that it encodes.
 
     Attributes:
         text: the tokens; `position_ids` may be `[tokens, axes]`, as the model's rotary embedding wants them.
         pictures: the images of the microbatch, in the order in which the text shows them.
-        placeholders: `[shown]` int64, rows of this rank's `text.tokens` whose embeddings give way to features.
-        features: `[shown]` int64, which of the microbatch's features goes to each of them; None: all, in order.
+        placeholders: `[features]` int64, rows of the whole microbatch whose embeddings give way to features, in order.
+        shown: of each context rank, in order, where its tokens show which features; one, of all, where tokens are not
+            shared.
     """
 
     text: PackedBatch
     pictures: Pictures
     placeholders: Tensor
-    features: Tensor | None = None
+    shown: tuple[Shown, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.shown:
+            every = torch.arange(self.placeholders.shape[0])
+            object.__setattr__(self, "shown", (Shown(self.placeholders, every, self.text.tokens.shape[0]),))
 
     @property
     def tokens(self) -> Tensor:
@@ -108,21 +132,16 @@ class VisionBatch:
         return self.text.labels
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> VisionBatch:
-        """The same batch on `device`."""
-        features = self.features
-        return VisionBatch(
-            self.text.to(device, non_blocking=non_blocking),
-            self.pictures.to(device, non_blocking=non_blocking),
-            self.placeholders.to(device, non_blocking=non_blocking),
-            None if features is None else features.to(device, non_blocking=non_blocking),
-        )
+        """The same batch with its text on `device`."""
+        return replace(self, text=self.text.to(device, non_blocking=non_blocking))
 
     def share_for(self, context: ParallelContext) -> VisionBatch:
-        """This context rank's share: its tokens, with their placeholders; the images stay whole."""
-        shared = cut_batch(self.text, context)
-        assert shared.share is not None
+        """This context rank's share: its tokens; the images stay whole."""
         feature_at = torch.full_like(self.text.tokens, -1)
-        feature_at[self.placeholders] = torch.arange(self.placeholders.shape[0], device=feature_at.device)
-        own = feature_at[shared.share.rows]
-        rows = (own >= 0).nonzero().squeeze(1)
-        return VisionBatch(shared, self.pictures, rows, own[rows])
+        feature_at[self.placeholders] = torch.arange(self.placeholders.shape[0])
+        shown = []
+        for rows in rows_of_ranks(self.text, context):
+            features = feature_at[rows]
+            places = (features >= 0).nonzero().squeeze(1)
+            shown.append(Shown(places, features[places], len(rows)))
+        return replace(self, text=cut_batch(self.text, context), shown=tuple(shown))

@@ -34,12 +34,12 @@ class BlockNames:
 
 
 def block_rules(config: VisionBlockConfig, names: BlockNames, depth: int) -> list[Rule]:
-    """Rules for `depth` blocks of a tower, under our names `blocks.{layer}...`."""
+    """Rules for `depth` blocks of a tower, under our names `layers.{layer}...`."""
     width, inner, layers = config.width, config.intermediate_size, range(depth)
     rules: list[Rule] = []
 
     def add(ours: str, *spans: Span) -> None:
-        rules.append(Rule(f"blocks.{{layer}}.{ours}", *spans, layers=layers))
+        rules.append(Rule(f"layers.{{layer}}.{ours}", *spans, layers=layers))
 
     def span(name: str, shape: tuple[int, ...], cut: Cut | None = None) -> Span:
         return Span(names.block + name, shape, cut)

@@ -64,6 +64,11 @@ class InternViTConfig:
         """Positions of a tile: the class token's and the patches'."""
         return self.rows * self.columns + 1
 
+    @property
+    def smallest(self) -> Grid:
+        """A tile."""
+        return 1, self.rows, self.columns
+
     def parameter_count(self) -> int:
         """How many parameters the tower has."""
         embedding = (self.patch_dim + 1 + 1 + self.places) * self.width

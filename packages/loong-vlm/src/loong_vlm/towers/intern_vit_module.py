@@ -22,7 +22,7 @@ class InternViT(nn.Module):
         self.class_token = nn.Parameter(torch.empty(1, 1, config.width, device=context.device, dtype=dtype))
         self.positions = nn.Parameter(torch.empty(1, config.places, config.width, device=context.device, dtype=dtype))
         self.patch_embedding = PatchEmbedding(config.patches.kernel, config.width, True, context, dtype)
-        self.blocks = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
+        self.layers = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
 
     def forward(self, patches: Tensor, grid_thw: Tensor) -> TowerFeatures:
         """Encode packed tiles.
@@ -37,7 +37,7 @@ class InternViT(nn.Module):
         whole = torch.cat([self.class_token.expand(tiles, -1, -1), embedded], dim=1) + self.positions
         stream, added = whole.flatten(0, 1), None
         segments = Segments.of_lengths([config.places] * tiles).to(patches.device)
-        for block in self.blocks:
+        for block in self.layers:
             stream, added = block(stream, added, stream.shape[0], segments, None)
         stream = stream if added is None else stream + added
         return TowerFeatures(stream.unflatten(0, (tiles, config.places))[:, 1:].flatten(0, 1))

@@ -66,6 +66,11 @@ class Qwen25TowerConfig:
         """Squares along a side of a window."""
         return self.window // self.merge // self.patches.size
 
+    @property
+    def smallest(self) -> Grid:
+        """A square."""
+        return 1, self.merge, self.merge
+
     def parameter_count(self) -> int:
         """How many parameters the tower has."""
         return self.patch_dim * self.width + self.depth * self.block.parameter_count()

@@ -21,7 +21,7 @@ class Qwen25Tower(nn.Module):
         super().__init__()
         self.config = config
         self.patch_embedding = PatchEmbedding(config.patches.kernel, config.width, False, context, dtype)
-        self.blocks = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
+        self.layers = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
 
     def forward(self, patches: Tensor, grid_thw: Tensor) -> TowerFeatures:
         """Encode packed images.
@@ -40,7 +40,7 @@ class Qwen25Tower(nn.Module):
         stream = stream.unflatten(0, (-1, unit))[order].flatten(0, 1)  # [patches, width] in the order of windows
         rotation = axial_tables(rows_columns.to(device), config.block.head_dim, ROTARY_THETA, stream.dtype)
         added = None
-        for number, block in enumerate(self.blocks):
+        for number, block in enumerate(self.layers):
             segments = frames if number in config.full_attention else windows
             stream, added = block(stream, added, count, segments, rotation)
         stream = stream if added is None else stream + added

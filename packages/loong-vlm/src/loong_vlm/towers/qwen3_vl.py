@@ -61,6 +61,11 @@ class Qwen3TowerConfig:
         """Blocks."""
         return self.depth
 
+    @property
+    def smallest(self) -> Grid:
+        """A square."""
+        return 1, self.merge, self.merge
+
     def parameter_count(self) -> int:
         """How many parameters the tower has."""
         embedding = (self.patch_dim + 1 + self.positions) * self.width

@@ -26,7 +26,7 @@ class Qwen3Tower(nn.Module):
         self.config = config
         self.patch_embedding = PatchEmbedding(config.patches.kernel, config.width, True, context, dtype)
         self.positions = nn.Parameter(torch.empty(config.positions, config.width, device=context.device, dtype=dtype))
-        self.blocks = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
+        self.layers = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
 
     def forward(self, patches: Tensor, grid_thw: Tensor) -> TowerFeatures:
         """Encode packed images.
@@ -45,7 +45,7 @@ class Qwen3Tower(nn.Module):
         rotation = axial_tables(rows_columns.to(device), config.block.head_dim, ROTARY_THETA, stream.dtype)
         frames = frames_apart(grid_thw).to(device)
         added, levels = None, {}
-        for number, block in enumerate(self.blocks):
+        for number, block in enumerate(self.layers):
             stream, added = block(stream, added, count, frames, rotation)
             if number in config.levels:
                 levels[number] = stream + added

@@ -106,13 +106,14 @@ class FsdpEngine(Engine):
     def _make_optimizer(self) -> torch.optim.AdamW:
         """AdamW over the local shards, its state allocated now so that what does not fit fails at the start."""
         settings = self.settings
-        groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+        groups: dict[tuple[bool, float], list[nn.Parameter]] = {(True, 1.0): [], (False, 1.0): []}
         for shard in self._trained():
-            groups[settings.decays(shard.name, shard.sharded)].append(shard.local)
+            kind = settings.decays(shard.name, shard.sharded), settings.lr_scale(shard.name, shard.sharded)
+            groups.setdefault(kind, []).append(shard.local)
         optimizer = torch.optim.AdamW(
             [
-                {"params": local, "weight_decay": settings.weight_decay if decayed else 0.0}
-                for decayed, local in groups.items()
+                {"params": local, "weight_decay": settings.weight_decay if decayed else 0.0, "lr_scale": scale}
+                for (decayed, scale), local in groups.items()
             ],
             betas=settings.betas,
             eps=settings.eps,
@@ -200,7 +201,7 @@ class FsdpEngine(Engine):
         if self.settings.clip_grad > 0:
             nn.utils.clip_grads_with_norm_([shard.local for shard in self._trained()], self.settings.clip_grad, norm)
         for group in self._optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["lr_scale"]
         self._optimizer.step()
         move_biases(self.stages)
         self.updates += 1

@@ -85,6 +85,11 @@ class MegatronEngine(Engine):
             self._chunks = self._wrap()
             if settings.has_optimizer:
                 self._optimizer = self._make_optimizer()
+        self._lr_scales = {
+            id(parameter): settings.lr_scale(name, parameter)
+            for stage in self.stages
+            for name, parameter in stage.named_parameters()
+        }
         self._placements = {
             id(parameter): placement
             for stage in self.stages
@@ -313,7 +318,7 @@ class MegatronEngine(Engine):
         if settings.clip_grad > 0:
             scale *= min(1.0, settings.clip_grad / (self.grad_norm() + 1e-6))
         with self._megatron():
-            optimizer_state.update(self._optimizer, self.updates + 1, lr, settings, scale)
+            optimizer_state.update(self._optimizer, self.updates + 1, lr, settings, scale, self._lr_scales)
             if not settings.overlap_param_gather:
                 for chunk in self._chunks:
                     chunk.start_param_sync()

@@ -7,7 +7,7 @@ updated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,8 +99,17 @@ def gradient_norm(optimizer: MegatronOptimizer, device: torch.device) -> Tensor:
 
 
 @torch.no_grad()
-def update(optimizer: MegatronOptimizer, step: int, lr: float, settings: EngineSettings, gradient_scale: float) -> None:
+def update(
+    optimizer: MegatronOptimizer,
+    step: int,
+    lr: float,
+    settings: EngineSettings,
+    gradient_scale: float,
+    lr_scales: Mapping[int, float],
+) -> None:
     """Take AdamW step number `step` with the reduced gradients times `gradient_scale`.
+
+    `lr` is multiplied by a parameter's entry of `lr_scales` (by its `id`), if it has one.
 
     Main weights, moments and this rank's share of the weights used in forward are written in one pass; the shares are
     for the caller to gather.
@@ -113,7 +122,7 @@ def update(optimizer: MegatronOptimizer, step: int, lr: float, settings: EngineS
             state["exp_avg"],
             state["exp_avg_sq"],
             step=step,
-            lr=lr,
+            lr=lr * lr_scales.get(id(owned.parameter), 1.0),
             betas=settings.betas,
             eps=settings.eps,
             weight_decay=settings.weight_decay * owned.decay,
