@@ -13,6 +13,7 @@ from loong_core.checkpoint.pieces import Piece, StatePiece
 from loong_core.config import RunConfig, load_run
 from loong_core.device import select
 from loong_core.engine.base import Engine, LossTerms, StepLoss
+from loong_core.parallel.crew import Crew
 from loong_core.train.loop import Work, train
 from loong_core.train.run import open_run
 
@@ -50,7 +51,8 @@ class ToyEngine(Engine):
         return StepLoss(sum(term.loss_sum.item() for term in terms) / len(terms), len(terms))
 
     def state_pieces(self, *, optimizer=True):
-        yield StatePiece("weight", Piece.whole("w", (1,)), self.weight.detach())
+        held = self.weight.detach() if Crew().rank == 0 else None  # every rank has it, one writes it
+        yield StatePiece("weight", Piece.whole("w", (1,)), held)
 
     def load_state(self, read, *, optimizer=True):
         values = read(StatePiece("weight", Piece.whole("w", (1,))))

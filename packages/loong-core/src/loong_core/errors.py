@@ -27,6 +27,12 @@ class NumericalError(LoongError):
     exit_status = 3
 
 
+class HangError(LoongError):
+    """A run in which no rank got on any more was ended; the last checkpoint is what there is."""
+
+    exit_status = 4
+
+
 class Interrupted(LoongError):
     """A signal ended the run after it had saved its state."""
 

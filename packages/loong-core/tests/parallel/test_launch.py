@@ -50,13 +50,22 @@ def test_a_killed_rank_gives_the_status_of_its_signal(monkeypatch):
     assert "rank 1 of 2 was killed by SIGKILL" in said
 
 
-FAILING = (
-    "import time, signal; rank and os.kill(os.getpid(), {signal}); time.sleep(0.3); raise RuntimeError('peer gone')"
-)
+FAILING = """
+import os, pathlib, time
+rank, mark = int(os.environ["RANK"]), pathlib.Path({mark!r})
+if rank:
+    mark.touch()
+    os.kill(os.getpid(), {signal})
+while not mark.exists():
+    time.sleep(0.01)
+time.sleep(0.2)
+raise RuntimeError("peer gone")
+"""
 
 
 def test_a_traceback_that_follows_from_a_killed_rank_goes_to_the_log_and_the_advice_is_last(tmp_path, capfd):
-    status, said = run(FAILING.format(signal=9), log_dir=tmp_path, advice=lambda: "give it again")
+    failing = FAILING.format(signal=9, mark=str(tmp_path / "mark"))
+    status, said = run(failing, log_dir=tmp_path, advice=lambda: "give it again")
     assert status == 137
     assert said.splitlines()[-1] == "give it again"
     assert said.splitlines()[-2].startswith("rank 1 of 2 was killed by SIGKILL")
@@ -65,7 +74,7 @@ def test_a_traceback_that_follows_from_a_killed_rank_goes_to_the_log_and_the_adv
 
 
 def test_a_traceback_of_rank_0_is_shown_where_it_may_be_the_cause(tmp_path, capfd):
-    status, _ = run(FAILING.format(signal=6), log_dir=tmp_path)
+    status, _ = run(FAILING.format(signal=6, mark=str(tmp_path / "mark")), log_dir=tmp_path)
     assert status == 128 + signal.SIGABRT
     assert "RuntimeError: peer gone" in capfd.readouterr().err
 

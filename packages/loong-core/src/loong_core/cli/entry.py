@@ -1,7 +1,7 @@
 """How every command of the project ends: one clear message on stderr and a status that says what kind of end it was.
 
-0 done; 2 the user's input; 3 a numerical guard; 128 + N after signal N; anything else is unexpected and comes with its
-traceback.
+0 done; 2 the user's input; 3 a numerical guard; 4 a run that hung; 128 + N after signal N; anything else is unexpected
+and comes with its traceback.
 """
 
 from __future__ import annotations

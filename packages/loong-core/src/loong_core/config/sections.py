@@ -127,6 +127,8 @@ class TrainSection(Section):
             after the last.
         validation_steps: global batches of one validation; all the validation data where not given.
         spike: what to do about a sudden rise of the loss.
+        hang_timeout: seconds in which no rank gets on after which the run is ended (status 4) and the rank that holds
+            it up is named, with its stack; null waits for ever.
         profile: which steps to profile.
     """
 
@@ -151,6 +153,7 @@ class TrainSection(Section):
     validate_every: Annotated[Count | None, MAY_CHANGE] = None
     validation_steps: Annotated[Count | None, MAY_CHANGE] = None
     spike: Annotated[SpikeSection, MAY_CHANGE] = SpikeSection()
+    hang_timeout: Annotated[Positive | None, MAY_CHANGE] = 480.0
     profile: Annotated[ProfileSection, MAY_CHANGE] = ProfileSection()
 
 

@@ -23,6 +23,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
+from loong_core.errors import HangError
 from loong_core.parallel.console_errors import ConsoleErrors
 from loong_core.parallel.ranks import RankPlace, initialise_from_env, leave
 
@@ -202,7 +203,8 @@ class _Watch:
         if rank == 0 and orderly:
             return  # it has said why on the console
         if log is not None:
-            lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+            tail = 3 * _TAIL_LINES if status == HangError.exit_status else _TAIL_LINES  # stacks of several ranks
+            lines = log.read_text(errors="replace").splitlines()[-tail:]
             self.say(f"the end of {log}:\n" + "\n".join(f"  {line}" for line in lines))
         text = f"rank {rank} of {len(self.processes)} {how}"
         if status == -signal.SIGKILL:
@@ -217,7 +219,8 @@ class _Watch:
             self.errors.read()
             self.errors.settle(is_cause=self._crash is None or self._crash[0] == 0 or not _was_killed(self._crash[1]))
         if self._crash is not None:
-            self._tell(*self._crash, orderly=False)
+            if self._crash != (0, HangError.exit_status):  # rank 0 has said on the console which rank hangs
+                self._tell(*self._crash, orderly=False)
             if self.advice is not None:
                 self.say(self.advice())
 

@@ -14,6 +14,7 @@ from loong_core.checkpoint.resume import Checkpointer
 from loong_core.engine.base import Engine, ForwardStep, StepLoss
 from loong_core.errors import Interrupted, NumericalError
 from loong_core.train.guards import FiniteGuard, SpikeGuard
+from loong_core.train.hang_watch import HangWatch
 from loong_core.train.profile import StepProfiler
 from loong_core.train.run import Run
 from loong_core.train.schedule import learning_rate
@@ -92,7 +93,8 @@ def train(run: Run, work: Work) -> Progress:
     settings = run.config.train
     engine, total = work.engine, work.total_steps
     last = min(total, settings.stop_at or total)
-    finite = FiniteGuard(work.forward_step)
+    watch = HangWatch(run.folder.logs, settings.hang_timeout)
+    finite = FiniteGuard(watch.forward_step(work.forward_step))
     clock = StepClock(
         run.device, run.place.world_size, work.units_per_step, work.flops_per_unit, run.peak_flops, work.unit
     )
@@ -103,6 +105,7 @@ def train(run: Run, work: Work) -> Progress:
         run.config.checkpoint.asynchronous,
         run.context,
         say=run.say,
+        at_stage=lambda stage, folder: watch.mark(None, f"saving ({stage})"),
     )
     progress = _resume(run, work, checkpoints)
     spikes = SpikeGuard(settings.spike, progress.losses)
@@ -116,20 +119,23 @@ def train(run: Run, work: Work) -> Progress:
         checkpoints.save(progress.step, engine, {"progress": vars(progress), "data": work.stream.state_dict()})
 
     try:
-        with SignalWatch() as signals:
+        with SignalWatch() as signals, watch:
             if progress.step == 0 and work.validation is not None:
-                progress.first_val_loss = progress.last_val_loss = validate(work).loss
+                progress.first_val_loss = progress.last_val_loss = validate(work, watch).loss
             for step in range(first, last + 1):
                 profiler.begin(step)
                 clock.start()
+                watch.mark(step, "reading data")
                 microbatches = work.stream.next_step()
                 clock.data_ready()
+                watch.mark(step, "computing")
                 loss = engine.accumulate(microbatches, finite.forward_step)
                 grad_norm = engine.grad_norm()
                 finite.check(step, loss, grad_norm)
                 spike = spikes.judge(step, loss.loss)
                 skipped = spike is not None and settings.spike.policy == "skip"
                 rate = learning_rate(settings, total, step)
+                watch.mark(step, "updating weights")
                 engine.discard() if skipped else engine.apply(rate)
                 figures, signal_number = clock.finish(step, signals.noted)
                 profiler.end(step)
@@ -144,9 +150,10 @@ def train(run: Run, work: Work) -> Progress:
                 if step == 1 and progress.first_val_loss is not None:
                     row["val_loss_before"] = progress.first_val_loss
                 if work.validation is not None and _due(step, settings.validate_every, total):
-                    held_out = validate(work)
+                    held_out = validate(work, watch)
                     progress.last_val_loss = held_out.loss
                     row |= {"val_loss": held_out.loss, f"val_{work.unit}": held_out.tokens}
+                watch.mark(step, "reporting")
                 run.reporter.write(row)
                 if step == first:
                     run.say_kernels()
@@ -173,12 +180,13 @@ def train(run: Run, work: Work) -> Progress:
     return progress
 
 
-def validate(work: Work) -> StepLoss:
+def validate(work: Work, watch: HangWatch) -> StepLoss:
     """Mean loss over the held-out data. Collective."""
     assert work.validation is not None
+    forward_step = watch.forward_step(work.forward_step)
     total, tokens = 0.0, 0
     for microbatches in work.validation():
-        loss = work.engine.evaluate(microbatches, work.forward_step)
+        loss = work.engine.evaluate(microbatches, forward_step)
         total += loss.loss * loss.tokens
         tokens += loss.tokens
     return StepLoss(total / tokens if tokens else float("nan"), tokens)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 
@@ -19,7 +20,7 @@ from loong_core.errors import ConfigError, Fault, UserError
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.crew import Crew
 from loong_core.parallel.layout import Layout
-from loong_core.parallel.ranks import RankPlace, initialise_from_env, leave
+from loong_core.parallel.ranks import DEFAULT_TIMEOUT, RankPlace, initialise_from_env, leave
 from loong_core.train.reporter import Reporter
 from loong_core.wording import counted
 from loong_kernels import registry
@@ -99,7 +100,7 @@ def open_run(config: RunConfig) -> Iterator[Run]:
     except registry.KernelChoiceError as error:
         raise ConfigError([Fault("kernels", each) for each in error.faults]) from error
     with ExitStack() as stack:
-        place, torch_device = initialise_from_env(selection.device)
+        place, torch_device = initialise_from_env(selection.device, timeout=_patience(config))
         stack.callback(leave)
         context = ParallelContext.build(Layout(**config.layout.model_dump()), torch_device)
         folder = RunFolder(user_path(config.output))
@@ -112,3 +113,9 @@ def open_run(config: RunConfig) -> Iterator[Run]:
         reporter.say(f"{selection.short}; {counted(place.world_size, 'rank')}")
         reporter.note(selection.why)
         yield Run(config, folder, selection.device, context, place, reporter)
+
+
+def _patience(config: RunConfig) -> timedelta:
+    """How long a collective waits: longer than the watch over hanging ranks, which can say more."""
+    watched = timedelta(seconds=config.train.hang_timeout or 0)
+    return max(DEFAULT_TIMEOUT, 2 * watched)
