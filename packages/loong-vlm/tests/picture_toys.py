@@ -19,7 +19,7 @@ from loong_vlm.data.encoding import VisionEncoder
 from loong_vlm.data.pixels.native_resolution import NativeResolution
 from loong_vlm.data.pixels.patches import Normalisation
 from loong_vlm.data.pixels.video import FrameChoice
-from loong_vlm.data.placeholders import QwenLayout
+from loong_vlm.data.placeholders import FeatureRuns, QwenLayout
 from loong_vlm.parts import Meeting
 from loong_vlm.positions import ThreeAxes
 
@@ -45,9 +45,27 @@ def vision_tokenizer(tokens=tuple(TOKENS)):
     return tokenizer
 
 
-def vision_encoder(layout: object = QwenLayout(), processor: object = PROCESSOR, tokenizer=None, **settings):
+class Merger:
+    """A projector that joins squares of patches."""
+
+    def __init__(self, side=2):
+        self.side = side
+
+    def __repr__(self):
+        return f"Merger({self.side})"
+
+    def feature_grid(self, grid):
+        return (grid[0], grid[1] // self.side, grid[2] // self.side)
+
+
+QWEN = QwenLayout()
+ONE_RUN = ThreeAxes(frame_by_frame=False)
+
+
+def vision_encoder(layout=QWEN, processor=PROCESSOR, tokenizer=None, positions=ONE_RUN, **settings):
     settings = {"template": "chatml", **settings}
-    return VisionEncoder(tokenizer or vision_tokenizer(), RenderSettings(**settings), layout, processor)  # type: ignore[arg-type]
+    runs = None if layout is None else FeatureRuns(Merger(), positions)
+    return VisionEncoder(tokenizer or vision_tokenizer(), RenderSettings(**settings), layout, processor, runs)
 
 
 def picture(height=16, width=24, seed=0) -> Image.Image:
@@ -76,17 +94,15 @@ def write_video(path: Path, frames=12, rate=6, height=16, width=16) -> Path:
     return path
 
 
-def parts(layout=None):
+def parts():
     """What `arrange` asks of a model: where features go and how they are numbered."""
     tokenizer = vision_tokenizer()
     image, video = (tokenizer.convert_tokens_to_ids(token) for token in TOKENS[:2])
-    projector = SimpleNamespace(feature_grid=lambda grid: (grid[0], grid[1] // 2, grid[2] // 2))
-    meeting = Meeting(image, video, ThreeAxes(frame_by_frame=False))  # type: ignore[arg-type]
-    return SimpleNamespace(meeting=meeting, projector=projector)
+    return SimpleNamespace(meeting=Meeting(image, video, ThreeAxes(False)), projector=Merger())
 
 
 def arranged(text, pictures):
-    return arrange(text, pictures, parts())  # type: ignore[arg-type]
+    return arrange(text, pictures, parts())
 
 
 def write_lines(path: Path, records) -> Path:

@@ -7,11 +7,12 @@ called. Kinds register by entry point, as families do, so a plug-in brings a tow
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from loong_core.nn.decoder_config import DecoderConfig
 from loong_llm.families.family import Family
+from loong_vlm.data.placeholders import PlaceholderLayout, QwenLayout
 
 if TYPE_CHECKING:
     import torch
@@ -181,11 +182,13 @@ class Meeting:
         image_token: id of the token that each feature of an image takes the place of.
         video_token: the same of a video; where it is the same token, or None for a model that takes no videos.
         positions: how tokens are numbered.
+        layout: how images and videos are written in a text, as words.
     """
 
     image_token: int
     video_token: int | None
     positions: PositionRule
+    layout: PlaceholderLayout = field(default_factory=QwenLayout)
 
     @property
     def placeholders(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from loong_vlm.data import forms
 from loong_vlm.data.media import MediaFolder, Medium, Stretch
 from loong_vlm.data.pixels.tiles import Tiles
 from loong_vlm.data.placeholders import InternLayout, QwenLayout
+from loong_vlm.positions import OneAxis, ThreeAxes
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}"
@@ -65,7 +66,9 @@ def test_ids_are_those_of_qwens_processors(tmp_path, family):
     ]
 
     layout = QwenLayout(timestamps=third)
-    ours = vision_encoder(layout, read_pixel_processor(tmp_path), tokenizer, template=None)
+    ours = vision_encoder(
+        layout, read_pixel_processor(tmp_path), tokenizer, ThreeAxes(frame_by_frame=third), template=None
+    )
     sample = encoded(ours, shows(*parts), tmp_path)
     frames, metadata = read_video_pyav(str(film), lambda metadata: list(range(metadata.total_num_frames)))
     expected = theirs(
@@ -103,13 +106,13 @@ def test_ids_of_tiles_are_those_of_internvls_processor(tmp_path):
     tokenizer.chat_template = template
     image = GotOcr2ImageProcessor(size={"height": 8, "width": 8}, crop_to_patches=True, max_patches=6)
     video = InternVLVideoProcessor(size={"height": 8, "width": 8})
-    theirs = InternVLProcessor(image, tokenizer, video, image_seq_length=4, chat_template=template)
+    theirs = InternVLProcessor(image, tokenizer, video, image_seq_length=1, chat_template=template)
     picture = tmp_path / "a.png"
     picture.write_bytes(png(30, 50))
     parts = [{"type": "image", "path": str(picture)}, {"type": "text", "text": "What?"}]
 
     processor = Tiles(8, 4, 1, 6, PROCESSOR.normalisation, PROCESSOR.frames)
-    ours = vision_encoder(InternLayout(tokens_a_tile=4), processor, tokenizer, template=None)
+    ours = vision_encoder(InternLayout(), processor, tokenizer, OneAxis(), template=None)
     sample = encoded(ours, shows(*parts), tmp_path)
     expected = theirs(
         images=[Image.open(picture)],
@@ -122,13 +125,13 @@ def test_ids_of_tiles_are_those_of_internvls_processor(tmp_path):
 def test_an_image_written_with_a_new_line_gets_no_second_one(tmp_path):
     special = ["<img>", "</img>", "<IMG_CONTEXT>"]
     processor = Tiles(8, 4, 1, 1, PROCESSOR.normalisation, PROCESSOR.frames)
-    encoder = vision_encoder(InternLayout(tokens_a_tile=4), processor, vision_tokenizer(special))
+    encoder = vision_encoder(InternLayout(), processor, vision_tokenizer(special), OneAxis())
     (tmp_path / "a.png").write_bytes(png())
     record = {"images": ["a.png"], "messages": [{"role": "user", "content": "<image>\nWhat?"}]}
     record["messages"].append({"role": "assistant", "content": "a"})
     talk, media = forms.reader("messages", {})(record, MediaFolder(tmp_path))
     text = encoder.text.tokenizer.decode(encoder.encode(talk, media)[0].ids)
-    assert "<img>" + "<IMG_CONTEXT>" * 4 + "</img>\nWhat?" in text
+    assert "<img>" + "<IMG_CONTEXT>" + "</img>\nWhat?" in text
 
 
 def test_answers_after_images_are_trained_on_where_they_stand(tmp_path):

@@ -25,7 +25,7 @@ from loong_vlm.data.pixels.image_files import image_size
 from loong_vlm.data.pixels.processor import PixelProcessor
 from loong_vlm.data.pixels.video import frame_times
 from loong_vlm.data.pixels.video_files import video_facts
-from loong_vlm.data.placeholders import PlaceholderLayout, Written, placeholder_ids
+from loong_vlm.data.placeholders import FeatureRuns, PlaceholderLayout, placeholder_ids
 from loong_vlm.parts import Grid
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class VisionEncoder:
         settings: how conversations become text.
         layout: how images are written; None: the run is for text only.
         processor: gives images their grid; None with `layout` only.
+        runs: how many placeholders an image or video of a grid has in each of its stretches; likewise.
 
     Raises:
         UserError: the tokenizer lacks a token, or has no chat template.
@@ -100,15 +101,17 @@ class VisionEncoder:
         settings: RenderSettings,
         layout: PlaceholderLayout | None,
         processor: PixelProcessor | None,
+        runs: FeatureRuns | None = None,
     ) -> None:
-        if (layout is None) != (processor is None):
-            raise ValueError("a layout of placeholders and a pixel processor belong together")
+        if len({layout is None, processor is None, runs is None}) > 1:
+            raise ValueError("a layout of placeholders, a pixel processor and runs of features belong together")
         self.text = ConversationEncoder(tokenizer, settings)
         self.layout = layout
         self.processor = processor
+        self._runs = runs
         self.placeholder_ids = {} if layout is None else placeholder_ids(layout, tokenizer)
         self.vocab_size = self.text.vocab_size
-        parts = [self.text.fingerprint, repr(layout), "" if processor is None else processor.fingerprint]
+        parts = [self.text.fingerprint, repr(layout), repr(runs), "" if processor is None else processor.fingerprint]
         self.fingerprint = hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def encode(self, conversation: Conversation, media: Sequence[Medium]) -> list[VisionSample]:
@@ -167,15 +170,14 @@ class VisionEncoder:
         position = shift = 0
         for start, stop, number in split_at_marks(text.text):
             each = measured[number]
-            written = self._written(each)
-            added = written.text
+            added, runs = self._written(each)
             if added.endswith("\n") and text.text.startswith("\n", stop):
                 added = added[:-1]
             pieces += [text.text[position:start], added]
             position = stop
             shift += len(added) - (stop - start)
             moves.append((stop, shift))
-            shown.append(_Shown(each, written.runs))
+            shown.append(_Shown(each, runs))
         pieces.append(text.text[position:])
 
         def moved(place: int) -> int:
@@ -184,10 +186,15 @@ class VisionEncoder:
         spans = [(moved(start), moved(stop)) for start, stop in text.spans]
         return RenderedText("".join(pieces), spans), shown
 
-    def _written(self, each: Measured) -> Written:
+    def _written(self, each: Measured) -> tuple[str, list[int]]:
+        """A medium's text, and how often each of its placeholders is repeated."""
         assert self.layout is not None
-        is_image = each.medium.kind == "image"
-        return self.layout.image(each.grid) if is_image else self.layout.video(each.grid, each.times)
+        assert self._runs is not None
+        is_video = each.medium.kind == "video"
+        text = self.layout.video(each.times) if is_video else self.layout.image()
+        runs = self._runs(each.grid, is_video)
+        written = sum(text.count(token) for token in self.layout.tokens)
+        return text, runs if written == len(runs) else [sum(runs)]
 
     def _repeat(self, ids: NDArray[np.int32], trained: NDArray[np.bool_], shown: list[_Shown]) -> VisionSample:
         """Each placeholder repeated as often as its run is long."""
@@ -215,7 +222,7 @@ class _Shown:
     """A medium written in a text, in runs of so many placeholders."""
 
     measured: Measured
-    runs: tuple[int, ...]
+    runs: list[int]
 
 
 def measure(medium: Medium, processor: PixelProcessor) -> Measured:

@@ -1,33 +1,22 @@
 """How a family writes images and videos in a text: the tokens whose embeddings give way to features, and those around.
 
-A family declares one of these; grafted models take that of their tower's family. What is written for a medium is a
-text in which each run of placeholder tokens is written once, and the length of each run: a text of a thousand equal
-tokens need not be tokenised.
+A family declares one of these; grafted models take that of their language model's family. Each run of placeholder
+tokens is written as one token, which is repeated once the text is tokenised: how often is told by `FeatureRuns`, from
+the model's projector and its rule of positions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Protocol
 
 from loong_core.errors import UserError
-from loong_vlm.parts import Grid
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
-@dataclass(frozen=True)
-class Written:
-    """A medium as text.
-
-    Attributes:
-        text: with one placeholder token for each run.
-        runs: tokens of each run.
-    """
-
-    text: str
-    runs: tuple[int, ...]
+    from loong_vlm.parts import Grid, PositionRule, ProjectorConfig
 
 
 class PlaceholderLayout(Protocol):
@@ -43,17 +32,12 @@ class PlaceholderLayout(Protocol):
         """Special tokens that are written around them."""
         ...
 
-    @property
-    def shows_times(self) -> bool:
-        """Whether a video's text depends on when its frames are shown."""
+    def image(self) -> str:
+        """An image, with one placeholder token, in the place where a conversation shows it."""
         ...
 
-    def image(self, grid: Grid) -> Written:
-        """An image of this grid, in the place where a conversation shows it."""
-        ...
-
-    def video(self, grid: Grid, times: list[float]) -> Written:
-        """A video of this grid whose (merged) frames are shown at these seconds."""
+    def video(self, times: list[float]) -> str:
+        """A video whose (merged) frames are shown at these seconds: one placeholder token, or one for each frame."""
         ...
 
 
@@ -62,11 +46,9 @@ class QwenLayout:
     """Qwen2-VL, Qwen2.5-VL, Qwen3-VL and LLaVA-OneVision-1.5.
 
     Attributes:
-        merge: patches of the side of a square that becomes one token.
         timestamps: whether each frame of a video is written apart, after its time (Qwen3-VL).
     """
 
-    merge: int = 2
     timestamps: bool = False
     image_token: str = "<|image_pad|>"
     video_token: str = "<|video_pad|>"
@@ -83,36 +65,20 @@ class QwenLayout:
         """Where vision starts and ends."""
         return self.start_token, self.end_token
 
-    @property
-    def shows_times(self) -> bool:
-        """Whether a video's text depends on when its frames are shown."""
-        return self.timestamps
+    def image(self) -> str:
+        """Between the marks of vision."""
+        return f"{self.start_token}{self.image_token}{self.end_token}"
 
-    def image(self, grid: Grid) -> Written:
-        """One run between the marks of vision."""
-        frames, rows, columns = grid
-        run = frames * rows * columns // self.merge**2
-        return Written(f"{self.start_token}{self.image_token}{self.end_token}", (run,))
-
-    def video(self, grid: Grid, times: list[float]) -> Written:
-        """One run for all frames, or one a frame after its time."""
-        frames, rows, columns = grid
-        run = rows * columns // self.merge**2
-        if not self.timestamps:
-            return Written(f"{self.start_token}{self.video_token}{self.end_token}", (frames * run,))
+    def video(self, times: list[float]) -> str:
+        """All frames between the marks of vision, or each after its time."""
         frame = f"{self.start_token}{self.video_token}{self.end_token}"
-        return Written("".join(f"<{time:.1f} seconds>{frame}" for time in times), (run,) * frames)
+        return "".join(f"<{time:.1f} seconds>{frame}" for time in times) if self.timestamps else frame
 
 
 @dataclass(frozen=True)
 class InternLayout:
-    """InternVL: as many tokens a tile, whatever it shows.
+    """InternVL: tiles in one run, frames in numbered lines, and a new line behind."""
 
-    Attributes:
-        tokens_a_tile: placeholder tokens of one tile.
-    """
-
-    tokens_a_tile: int = 256
     context_token: str = "<IMG_CONTEXT>"
     start_token: str = "<img>"
     end_token: str = "</img>"
@@ -127,23 +93,31 @@ class InternLayout:
         """Where an image starts and ends."""
         return self.start_token, self.end_token
 
-    @property
-    def shows_times(self) -> bool:
-        """Frames are numbered, not timed."""
-        return False
+    def image(self) -> str:
+        """All tiles together."""
+        return f"{self.start_token}{self.context_token}{self.end_token}\n"
 
-    def image(self, grid: Grid) -> Written:
-        """All tiles in one run, and a new line."""
-        return Written(f"{self._one}\n", (grid[0] * self.tokens_a_tile,))
+    def video(self, times: list[float]) -> str:
+        """A line for each frame."""
+        one = f"{self.start_token}{self.context_token}{self.end_token}"
+        return "".join(f"Frame{number + 1}: {one}\n" for number in range(len(times)))
 
-    def video(self, grid: Grid, times: list[float]) -> Written:
-        """A numbered line a frame, and a new line."""
-        lines = "\n".join(f"Frame{number + 1}: {self._one}" for number in range(grid[0]))
-        return Written(f"{lines}\n", (self.tokens_a_tile,) * grid[0])
 
-    @property
-    def _one(self) -> str:
-        return f"{self.start_token}{self.context_token}{self.end_token}"
+@dataclass(frozen=True)
+class FeatureRuns:
+    """How many features, and so placeholders, an image or video has in each of its stretches of the text.
+
+    Attributes:
+        projector: tells how many features a grid of patches becomes.
+        positions: tells in how many stretches they stand.
+    """
+
+    projector: ProjectorConfig
+    positions: PositionRule
+
+    def __call__(self, grid: Grid, is_video: bool) -> list[int]:
+        """Features of each stretch."""
+        return [prod(run) for run in self.positions.runs(self.projector.feature_grid(grid), is_video)]
 
 
 def placeholder_ids(layout: PlaceholderLayout, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from loong_core.errors import UserError
 from loong_llm.families.config_reader import ConfigReader
 from loong_llm.families.registry import find_family
+from loong_vlm.data.placeholders import InternLayout
 from loong_vlm.families.added_tokens import added_token
 from loong_vlm.families.assembly import assembled, language_part, nested
 from loong_vlm.families.family import VisionFamily
@@ -66,7 +67,7 @@ def _joined(hf: dict[str, Any], vision: dict[str, Any], text: dict[str, Any], im
         projector_kind=PIXEL_SHUFFLE,
         projector=PIXEL_SHUFFLE.config(hf, tower, language.config.hidden_size),
         language=language,
-        meeting=Meeting(image, None, OneAxis()),
+        meeting=Meeting(image, None, OneAxis(), InternLayout()),
     )
 
 

@@ -10,6 +10,7 @@ from loong_llm.families.config_reader import ConfigReader
 from loong_llm.families.family import Family
 from loong_llm.families.qwen3 import QWEN3
 from loong_llm.families.qwen3_moe import QWEN3_MOE
+from loong_vlm.data.placeholders import QwenLayout
 from loong_vlm.families.assembly import assembled, language_part, nested, within_language_model
 from loong_vlm.families.family import VisionFamily
 from loong_vlm.parts import Meeting, ModelParts
@@ -39,7 +40,7 @@ def _parts_with(language_family: Family, fixed: dict[str, Any]) -> Callable[[dic
             projector_kind=QWEN3_VL_MERGER,
             projector=QWEN3_VL_MERGER.config(vision, tower, language.config.hidden_size),
             language=language,
-            meeting=Meeting(image, video, ThreeAxes(frame_by_frame=True)),
+            meeting=Meeting(image, video, ThreeAxes(frame_by_frame=True), QwenLayout(timestamps=True)),
         )
 
     return parts
