@@ -18,3 +18,8 @@ def ranks() -> Iterator[RankPool]:
     """Gloo ranks that every test of the session shares: `ranks.run(2, function, *args)`."""
     with RankPool() as pool:
         yield pool
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How many of the layouts run."""
+    parser.addoption("--layouts", choices=["subset", "all"], default="subset", help="which layouts are tried")
