@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loong_core.data.corpus import open_corpus
 from loong_core.data.sources import resolve
 from loong_core.parallel.layout import Layout
-from loong_llm.conversations.corpus import open_conversations
 from loong_llm.model_config import read_model_config
-from loong_llm.recipes.pretrain import corpus_settings
-from loong_llm.recipes.sft import conversation_encoder, conversation_settings
+from loong_llm.recipes.stage_data import open_stage_data
 from loong_llm.recipes.training_config import TrainingConfig
-from loong_llm.recipes.training_run import OpenedCorpus
-from loong_llm.tokenizer import HuggingFaceEncoder, load_tokenizer
+from loong_llm.tokenizer import load_tokenizer
 
 READ_BYTES = 16 << 20
 """Up to how many bytes of data are tokenised, or mapped, for a look."""
@@ -41,14 +37,7 @@ def preview_data(config: TrainingConfig, world_size: int) -> Preview | None:
     model = read_model_config(config.model.source, config.model.overrides)
     tokenizer = load_tokenizer(config.tokenizer, model.folder)
     with TemporaryDirectory() as folder:
-        cache = Path(folder)
-        corpus: OpenedCorpus
-        if config.stage == "sft":
-            settings = replace(conversation_settings(config, cache), cache=cache)
-            corpus = open_conversations(settings, conversation_encoder(config, tokenizer))
-        else:
-            settings = replace(corpus_settings(config, cache), cache=cache)
-            corpus = open_corpus(settings, HuggingFaceEncoder(tokenizer))
+        corpus = open_stage_data(config, tokenizer, Path(folder))
         train = config.train
         stream = corpus.stream(
             global_batch_size=train.global_batch_size,

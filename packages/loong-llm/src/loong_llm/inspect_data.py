@@ -7,15 +7,11 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from loong_core.config.files import user_path
-from loong_core.data.corpus import open_corpus
-from loong_llm.conversations.corpus import open_conversations
 from loong_llm.conversations.inspection import inspect_batches
 from loong_llm.model import open_model
-from loong_llm.recipes.pretrain import corpus_settings
-from loong_llm.recipes.sft import conversation_encoder, conversation_settings, trained_share
+from loong_llm.recipes.stage_data import cache_folder, open_stage_data
 from loong_llm.recipes.training_config import TrainingConfig
-from loong_llm.recipes.training_run import OpenedCorpus
-from loong_llm.tokenizer import HuggingFaceEncoder, load_tokenizer
+from loong_llm.tokenizer import load_tokenizer
 
 
 def first_sequences(config: TrainingConfig, count: int) -> Iterator[Text]:
@@ -30,14 +26,9 @@ def first_sequences(config: TrainingConfig, count: int) -> Iterator[Text]:
     """
     source = open_model(config.model.source, config.model.overrides)
     tokenizer = load_tokenizer(config.tokenizer, source.tokenizer_dir)
-    output = user_path(config.output)
-    corpus: OpenedCorpus
-    if config.stage == "sft":
-        corpus = open_conversations(conversation_settings(config, output), conversation_encoder(config, tokenizer))
-        for line in [*trained_share(corpus), *corpus.packing_report()]:
-            yield Text(line)
-    else:
-        corpus = open_corpus(corpus_settings(config, output), HuggingFaceEncoder(tokenizer))
+    corpus = open_stage_data(config, tokenizer, cache_folder(config, user_path(config.output)))
+    for line in corpus.report():
+        yield Text(line)
     for warning in corpus.warnings():
         yield Text(f"warning: {warning}")
     held = corpus.stream(global_batch_size=1, micro_batch_size=1).samples_per_epoch

@@ -19,7 +19,8 @@ from loong_llm.check import checked
 from loong_llm.data.bigram import bigram_loss
 from loong_llm.generate import generate
 from loong_llm.inference import open_for_inference
-from loong_llm.recipes.pretrain import corpus_settings, pretrain
+from loong_llm.recipes.stage import train_stage
+from loong_llm.recipes.stage_data import cache_folder, corpus_settings
 from loong_llm.recipes.training_config import DataSection, ModelSection, SourceSection, TrainingConfig
 from loong_llm.sampling import Sampling
 from loong_llm.tokenizer import BYTES, HuggingFaceEncoder, load_tokenizer
@@ -74,7 +75,7 @@ def quickstart(output: Path) -> None:
     place = RankPlace.from_env()
     config = quickstart_config(output, output / "data")
     checked(Loaded(config, [], frozenset()), place.world_size)
-    progress = pretrain(config)
+    progress = train_stage(config)
     if place.rank == 0:
         _show(config, progress)
 
@@ -102,7 +103,7 @@ def _show(config: TrainingConfig, progress: Progress) -> None:
 def _bigram_loss(config: TrainingConfig) -> float:
     """Held-out loss of a bigram count model, from the token ids that the run has cached."""
     encoder = HuggingFaceEncoder(load_tokenizer(BYTES))
-    corpus = open_corpus(corpus_settings(config, Path(config.output)), encoder)
+    corpus = open_corpus(corpus_settings(config, cache_folder(config, Path(config.output))), encoder)
     held_out = corpus.held_out()
     assert held_out is not None
     return bigram_loss(corpus.train[0].stores[0], held_out.stores[0], encoder.vocab_size)

@@ -30,7 +30,8 @@ from loong_llm.conversations.python_questions import (
 )
 from loong_llm.generate import generate
 from loong_llm.inference import OpenedModel, open_for_inference
-from loong_llm.recipes.sft import conversation_encoder, conversation_settings, sft
+from loong_llm.recipes.stage import train_stage
+from loong_llm.recipes.stage_data import cache_folder, conversation_encoder, conversation_settings
 from loong_llm.recipes.training_config import DataSection, LoraSection, ModelSection, SourceSection, TrainingConfig
 from loong_llm.sampling import Sampling
 
@@ -104,7 +105,7 @@ def quickstart_sft(output: Path, model: Path, *, lora: bool = False) -> None:
     place = RankPlace.from_env()
     config = quickstart_sft_config(output, model, lora=lora)
     checked(Loaded(config, [], frozenset()), place.world_size)
-    progress = sft(config)
+    progress = train_stage(config)
     if place.rank == 0:
         _show(config, progress)
 
@@ -153,7 +154,8 @@ def held_out_loss(config: TrainingConfig, model: OpenedModel, path: Path) -> flo
     """Nats a token of what the assistant says in the conversations of `path`, prepared as the run's are."""
     source = [SourceSection(path=str(path))]
     data = config.data.model_copy(update={"train": source, "validation": source})
-    settings = conversation_settings(config.model_copy(update={"data": data}), Path(config.output))
+    cache = cache_folder(config, Path(config.output))
+    settings = conversation_settings(config.model_copy(update={"data": data}), cache)
     held_out = open_conversations(settings, conversation_encoder(config, model.tokenizer)).held_out()
     assert held_out is not None
     total, tokens = 0.0, 0

@@ -6,24 +6,26 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from loong_core.data.checks import source_faults
-from loong_core.data.sources import SourceSpec
+from loong_core.data.sources import SourceSpec, weights_of
 from loong_core.device.cpu import CpuDevice
 from loong_core.errors import Fault, UserError
 from loong_core.nn.decoder import Decoder
 from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
+from loong_core.wording import counted
 from loong_llm.conversations.corpus import conversation_faults
 from loong_llm.model import ModelSource
-from loong_llm.recipes.sft import conversation_encoder, conversation_sources
+from loong_llm.recipes.stage_data import conversation_encoder, conversation_sources
 from loong_llm.recipes.trained_model import choose_trained
 from loong_llm.recipes.training_config import DataSection, SourceSection, TrainingConfig
+from loong_llm.source_kinds import SourceKind, heeds, of_kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_OF_ONE_STAGE = {
-    "pretrain": ("text_key", "attend_across_documents"),
-    "sft": (
+_OF_ONE_KIND: dict[SourceKind, tuple[str, ...]] = {
+    "documents": ("text_key", "attend_across_documents"),
+    "conversations": (
         "chat_template",
         "template_variables",
         "train_on",
@@ -32,25 +34,23 @@ _OF_ONE_STAGE = {
         "packing",
     ),
 }
-"""Keys of the `data` section that one stage alone heeds."""
+"""Keys of the `data` section that are heeded where there are sources of this kind."""
+
+_OTHER: dict[SourceKind, SourceKind] = {"documents": "conversations", "conversations": "documents"}
 
 
 def stage_faults(config: TrainingConfig) -> list[Fault]:
     """Values that the run's stage, or its adapters, would ignore. A value equal to the default asks for nothing."""
     data, default = config.data, DataSection()
     faults = [
-        Fault(f"data.{key}", f"would be ignored: it is for stage {stage}, the stage is {config.stage}", "remove it")
-        for stage, keys in _OF_ONE_STAGE.items()
+        Fault(f"data.{key}", f"would be ignored: it is for {kind}, {_why_none(config, kind)}", "remove it")
+        for kind, keys in _OF_ONE_KIND.items()
+        if not heeds(config, kind)
         for key in keys
-        if stage != config.stage and getattr(data, key) != getattr(default, key)
+        if getattr(data, key) != getattr(default, key)
     ]
-    if config.stage != "sft":
-        faults += [
-            Fault(f"data.{part}.{key}", f"would be ignored: it is for stage sft, the stage is {config.stage}", "remove")
-            for part, sources in (("train", data.train), ("validation", data.validation))
-            for key in ("format", "fields")
-            if any(getattr(source, key) for source in sources)
-        ]
+    faults += _form_faults(config)
+    faults += _blend_faults(config)
     if config.lora is not None:
         faults += [
             Fault(f"train.{key}", "would be ignored: with lora nothing but the adapters is trained", "remove it")
@@ -61,6 +61,63 @@ def stage_faults(config: TrainingConfig) -> list[Fault]:
             faults.append(
                 Fault("lora.merge", "engine fsdp does not merge adapters", "set engine to megatron, or merge to false")
             )
+    return faults
+
+
+def _why_none(config: TrainingConfig, kind: SourceKind) -> str:
+    return (
+        f"of which there is no source, they hold {_OTHER[kind]}"
+        if config.stage == "midtrain"
+        else (f"the stage is {config.stage}")
+    )
+
+
+def _form_faults(config: TrainingConfig) -> list[Fault]:
+    """Forms of records that the stage would ignore, or that it does not take."""
+    parts = (("train", config.data.train), ("validation", config.data.validation))
+    if config.stage == "pretrain":
+        what = "would be ignored: it is for stages midtrain and sft, the stage is pretrain"
+        return [
+            Fault(f"data.{part}.{key}", what, "remove it")
+            for part, sources in parts
+            for key in ("format", "fields")
+            if any(getattr(source, key) for source in sources)
+        ]
+    faults = []
+    for part, sources in parts:
+        if config.stage == "sft" and any(source.format == "documents" for source in sources):
+            what = "is documents, the stage is sft, which takes conversations"
+            faults.append(Fault(f"data.{part}.format", what, "set stage to midtrain, or leave the source out"))
+        if any(source.format == "documents" and source.fields for source in sources):
+            what = "would be ignored: the source's format is documents; data.text_key names the field of their text"
+            faults.append(Fault(f"data.{part}.fields", what, "remove it"))
+    return faults
+
+
+def _blend_faults(config: TrainingConfig) -> list[Fault]:
+    """What is wrong with the schedule of the blend's weights."""
+    points, sources, key = config.data.blend_schedule, config.data.train, "data.blend_schedule"
+    if not points:
+        return []
+    if len(sources) < 2:
+        return [Fault(key, "would be ignored: a blend of one source is always the same", "remove it")]
+    faults = []
+    for number, point in enumerate(points):
+        own = f"{key}[{number}]"
+        if len(point.weights) != len(sources):
+            what = f"has {counted(len(point.weights), 'weight')}, data.train has {len(sources)} sources"
+            faults.append(Fault(f"{own}.weights", what, "give one for each source, in their order"))
+        if not any(point.weights):
+            faults.append(Fault(f"{own}.weights", "are all 0", "give at least one source a weight"))
+        if number and point.step <= points[number - 1].step:
+            what = f"is {point.step}, after a point at step {points[number - 1].step}"
+            faults.append(Fault(f"{own}.step", what, "put the points in order"))
+        if config.train.steps is not None and point.step > config.train.steps:
+            what = f"is {point.step}, beyond the run's {config.train.steps} steps"
+            faults.append(Fault(f"{own}.step", what, "lower it"))
+    if points[0].step > 0 and any(source.weight is None for source in sources):
+        what = f"begins at step {points[0].step}, and not every source has a weight for the steps before"
+        faults.append(Fault(key, what, "give each source a weight, or add a point at step 0"))
     return faults
 
 
@@ -78,7 +135,7 @@ def data_faults(config: TrainingConfig) -> list[Fault]:
 
 def template_faults(config: TrainingConfig, tokenizer: PreTrainedTokenizerBase) -> list[Fault]:
     """Why the tokenizer or the chat template does not serve the stage."""
-    if config.stage != "sft":
+    if not heeds(config, "conversations"):
         return []
     return _told(lambda: conversation_encoder(config, tokenizer), "data.chat_template")
 
@@ -104,9 +161,20 @@ def kept_part_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
 
 
 def _source_faults(config: TrainingConfig, key: str, sources: Sequence[SourceSection]) -> list[Fault]:
-    if config.stage == "sft":
-        return conversation_faults(conversation_sources(sources), key)
-    return source_faults([SourceSpec(source.path, source.weight) for source in sources], key, config.data.text_key)
+    """The faults of each kind's sources; those of a mixture keep their own numbers."""
+    faults = []
+    try:
+        weights_of([SourceSpec(source.path, source.weight) for source in sources])
+    except UserError as error:
+        faults.append(Fault(key, str(error)))
+    for number, source in enumerate(sources):
+        own = key if len(sources) == 1 else f"{key}[{number}]"
+        alone = source.model_copy(update={"weight": None})
+        if of_kind(config, [source], "conversations"):
+            faults += conversation_faults(conversation_sources([alone]), own)
+        else:
+            faults += source_faults([SourceSpec(source.path)], own, config.data.text_key)
+    return faults
 
 
 def _told(action: Callable[[], object], key: str) -> list[Fault]:

@@ -64,8 +64,8 @@ def test_a_look_at_conversations_tells_the_steps_of_epochs_and_what_is_held_out_
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("stage=finetune", "stage: is 'finetune'; input should be 'pretrain' or 'sft'"),
-        ("data.text_key=body", "data.text_key: would be ignored: it is for stage pretrain, the stage is sft"),
+        ("stage=finetune", "stage: is 'finetune'; input should be 'pretrain', 'midtrain' or 'sft'"),
+        ("data.text_key=body", "data.text_key: would be ignored: it is for documents, the stage is sft"),
         ("data.attend_across_documents=true", "data.attend_across_documents: would be ignored"),
         ("data.chat_template=chatlm", "data.chat_template: no chat template is called 'chatlm'"),
         ("data.chat_template=null", "data.chat_template: the tokenizer"),
@@ -85,8 +85,8 @@ def test_each_fault_of_stage_and_trained_part_is_told_with_its_key(check, overri
 
 def test_keys_of_conversations_are_faults_in_pretraining(check):
     words = said(check("stage=pretrain", f"data.train=[{{path: {EXAMPLES / 'tiny.txt'}, format: alpaca}}]"))
-    assert "data.chat_template: would be ignored: it is for stage sft, the stage is pretrain" in words
-    assert "data.train.format: would be ignored: it is for stage sft" in words
+    assert "data.chat_template: would be ignored: it is for conversations, the stage is pretrain" in words
+    assert "data.train.format: would be ignored: it is for stages midtrain and sft" in words
 
 
 def test_adapters_need_weights_and_leave_nothing_to_freeze(check):

@@ -15,7 +15,7 @@ from loong_core.parallel.layout import Layout
 from loong_llm.conversations.corpus import open_conversations
 from loong_llm.model import build_stages, open_model
 from loong_llm.recipes.next_token import next_token_loss
-from loong_llm.recipes.sft import conversation_encoder, conversation_settings
+from loong_llm.recipes.stage_data import conversation_encoder, conversation_settings
 from loong_llm.recipes.training_config import DataSection, ModelSection, SourceSection, TrainingConfig
 from loong_llm.tokenizer import load_tokenizer
 
@@ -51,7 +51,7 @@ def gradient(folder, packing, micro_batch_size=1):
     context = ParallelContext.build(Layout(), "cpu")
     source = open_model(config.model.source)
     encoder = conversation_encoder(config, load_tokenizer(config.tokenizer))
-    corpus = open_conversations(conversation_settings(config, folder / "run"), encoder)
+    corpus = open_conversations(conversation_settings(config, folder / "run" / "cache"), encoder)
     stream = corpus.stream(
         global_batch_size=corpus.sequences()[0].per_epoch,
         micro_batch_size=micro_batch_size,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from loong_core.data.blend_plan import WeightPoint, blend_of
 from loong_core.data.documents import Block, blocks
 from loong_core.data.held_out import HeldOut
 from loong_core.data.indexed import open_indexed
@@ -49,6 +50,7 @@ class CorpusSettings:
         seed: decides the order of samples.
         cache: folder for token ids; all ranks must see it.
         workers: processes that tokenise.
+        blend_schedule: weights of the training sources that change with the steps.
     """
 
     train: tuple[SourceSpec, ...]
@@ -60,6 +62,7 @@ class CorpusSettings:
     attend_across_documents: bool = False
     seed: int = 0
     workers: int = 1
+    blend_schedule: tuple[WeightPoint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,30 @@ class Corpus:
                 )
         return found
 
+    def report(self) -> list[str]:
+        """What there is to train on, in lines for people."""
+        tokens = sum(store.total_tokens for source in self.train for store in source.stores)
+        return [f"{tokens:,} tokens to train on"]
+
+    def groups(self) -> list[list[Sequences]]:
+        """The samples of each training source, one a store."""
+        groups: list[list[Sequences]] = []
+        for source in self.train:
+            before = sum(map(len, groups))
+            groups.append(
+                [
+                    Sequences(
+                        store,
+                        self.settings.sequence_length,
+                        attend_across_documents=self.settings.attend_across_documents,
+                        seed=self.settings.seed,
+                        source=before + place,
+                    )
+                    for place, store in enumerate(source.stores)
+                ]
+            )
+        return groups
+
     def stream(
         self,
         *,
@@ -119,26 +146,15 @@ class Corpus:
         vocab_size: int | None = None,
     ) -> Stream:
         """The training stream of one data rank; arguments and errors are `Stream`'s."""
-        sequences: list[Sequences] = []
-        shares: list[float] = []
-        weights = weights_of([source.spec for source in self.train])
-        for number, source in enumerate(self.train):
-            own = [
-                Sequences(
-                    store,
-                    self.settings.sequence_length,
-                    attend_across_documents=self.settings.attend_across_documents,
-                    seed=self.settings.seed,
-                    source=len(sequences) + place,
-                )
-                for place, store in enumerate(source.stores)
-            ]
-            held = sum(part.per_epoch for part in own)
-            weight = held if weights is None else weights[number]
-            shares.extend(weight * part.per_epoch / held for part in own)
-            sequences.extend(own)
+        groups = self.groups()
+        shares = blend_of(
+            groups,
+            weights_of([source.spec for source in self.train]),
+            self.settings.blend_schedule,
+            global_batch_size=global_batch_size,
+        )
         return Stream(
-            sequences,
+            [store for group in groups for store in group],
             shares,
             global_batch_size=global_batch_size,
             micro_batch_size=micro_batch_size,

@@ -120,6 +120,28 @@ class HeldOutRows(ABC):
             yield list(step)
 
 
+class JoinedHeldOut(HeldOutRows):
+    """The rows of several lists, one list after the other; all have one `sequence_length`."""
+
+    def __init__(self, parts: Sequence[HeldOutRows]) -> None:
+        self.parts = list(parts)
+        self.stores = [store for part in parts for store in part.stores]
+        self.sequence_length = parts[0].sequence_length
+        self.predicted_tokens = sum(part.predicted_tokens for part in parts)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return sum(map(len, self.parts))
+
+    def row(self, index: int) -> Sample:
+        """One row."""
+        for part in self.parts:
+            if index < len(part):
+                return part.row(index)
+            index -= len(part)
+        raise IndexError(f"there are {len(self)} rows")
+
+
 class HeldOut(HeldOutRows):
     """Documents as rows of exactly `sequence_length` tokens; what windows leave free is filled up and has no labels.
 

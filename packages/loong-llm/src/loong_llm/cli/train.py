@@ -25,11 +25,6 @@ def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     if nproc > 1 and not place.started:
         folder = RunFolder(user_path(config.output))
         relaunch_as_ranks(nproc, folder.logs, folder.after_a_crash)
-    if config.stage == "sft":
-        from loong_llm.recipes.sft import sft
+    from loong_llm.recipes.stage import train_stage
 
-        sft(config)
-    else:
-        from loong_llm.recipes.pretrain import pretrain
-
-        pretrain(config)
+    train_stage(config)

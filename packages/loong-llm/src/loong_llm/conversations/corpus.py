@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from loong_core.config.files import user_path
+from loong_core.data.blend_plan import WeightPoint, blend_of
 from loong_core.data.overlap import shared_documents
 from loong_core.data.packed_samples import HeldOutSamples, PackedSamples
 from loong_core.data.packing import LongSamples
@@ -73,6 +74,7 @@ class ConversationSettings:
         multiple: each sample's places are filled up to a multiple of this.
         seed: decides the order of samples.
         workers: processes that prepare.
+        blend_schedule: weights of the training sources that change with the steps.
     """
 
     train: tuple[ConversationSource, ...]
@@ -86,6 +88,7 @@ class ConversationSettings:
     multiple: int = 1
     seed: int = 0
     workers: int = 1
+    blend_schedule: tuple[WeightPoint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,19 @@ class ConversationCorpus:
             ]
         return self._sequences
 
+    def groups(self) -> list[list[PackedSamples]]:
+        """`sequences` as `blend_of` takes them: each source has one store."""
+        return [[own] for own in self.sequences()]
+
+    def report(self) -> list[str]:
+        """What there is to train on, in lines for people: each source's samples and tokens, and how they are packed."""
+        samples = [
+            f"{part.source.path}: {part.count.samples:,} samples of {part.count.records:,} records, "
+            f"{part.count.trained_tokens:,} of {part.count.tokens:,} tokens trained on"
+            for part in self.train
+        ]
+        return [*samples, *self.packing_report()]
+
     def packing_report(self) -> list[str]:
         """One line a source: how well its samples are packed, and what became of long ones."""
         return [f"{part.source.path}: {own.count}" for part, own in zip(self.train, self.sequences(), strict=True)]
@@ -157,9 +173,15 @@ class ConversationCorpus:
         vocab_size: int | None = None,
     ) -> Stream:
         """The training stream of one data rank; arguments and errors are `Stream`'s."""
+        shares = blend_of(
+            self.groups(),
+            weights_of([part.source.spec for part in self.train]),
+            self.settings.blend_schedule,
+            global_batch_size=global_batch_size,
+        )
         return Stream(
             self.sequences(),
-            weights_of([part.source.spec for part in self.train]),
+            shares,
             global_batch_size=global_batch_size,
             micro_batch_size=micro_batch_size,
             data_rank=data_rank,

@@ -133,7 +133,7 @@ def source_format(
         return stated
     seen: dict[FormatName, tuple[Path, str]] = {}
     for path, kind in files:
-        record = _first_record(path, kind)
+        record = first_record(path, kind)
         if record is None:
             continue
         renamed = {**record, **{ours: record[theirs] for ours, theirs in fields.items() if theirs in record}}
@@ -154,7 +154,8 @@ def source_format(
     return next(iter(seen))
 
 
-def _first_record(path: Path, kind: FileKind) -> dict[str, Any] | None:
+def first_record(path: Path, kind: FileKind) -> dict[str, Any] | None:
+    """The fields of a file's first record that can be read, None if none can."""
     for block in record_blocks(path, kind):
         for record in read_records(block):
             if not isinstance(record, Broken):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from loong_core.config import MAY_CHANGE, REQUIRED, RunConfig, Section
-from loong_core.config.sections import Count, Fraction, Positive
+from loong_core.config.sections import Count, Fraction, NonNegative, Positive, Whole
 
 
 class ModelSection(Section):
@@ -32,44 +32,58 @@ class SourceSection(Section):
     Attributes:
         path: where it is.
         weight: its share in the blend, relative to the others'; all sources have one, or none.
-        format: stage sft only: form of the conversations, `messages` (OpenAI), `sharegpt` or `alpaca`; found out by
-            default.
-        fields: stage sft only: our names of fields to the file's, such as `{instruction: question, output: answer}`.
+        format: stages midtrain and sft: form of the conversations, `messages` (OpenAI), `sharegpt` or `alpaca`, and in
+            midtrain `documents`; found out by default.
+        fields: stages midtrain and sft: our names of a conversation's fields to the file's, such as
+            `{instruction: question, output: answer}`.
     """
 
     shorthand = "path"
 
     path: Annotated[str, REQUIRED] = ""
     weight: Positive | None = None
-    format: Literal["messages", "sharegpt", "alpaca"] | None = None
+    format: Literal["documents", "messages", "sharegpt", "alpaca"] | None = None
     fields: dict[str, str] = Field(default_factory=dict)
 
 
+class BlendPointSection(Section):
+    """The weights of the training sources at one step; between two points they change in a straight line.
+
+    Attributes:
+        step: the step.
+        weights: one for each source of `data.train`, in their order; 0 for a source that rests.
+    """
+
+    step: Annotated[Whole, REQUIRED] = 0
+    weights: Annotated[list[NonNegative], REQUIRED] = Field(default_factory=list)
+
+
 class DataSection(Section):
-    """Documents (stage pretrain) or conversations (stage sft), and how they become sequences.
+    """Documents (stage pretrain), conversations (stage sft) or both (midtrain), and how they become sequences.
 
     Attributes:
         train: one or several sources.
+        blend_schedule: weights of the sources that change with the steps; before the first point the sources' own.
         validation: held-out sources.
         validation_fraction: share of the training documents or conversations to hold out instead.
         sequence_length: tokens of a sequence.
         cache: folder for token ids, seen by all ranks; `cache` in the run folder by default.
         workers: processes that tokenise, at the start of the run.
-        text_key: stage pretrain: field of JSON lines, or column of parquet and arrow files, that holds a document's
-            text.
-        attend_across_documents: stage pretrain: whether attention and labels ignore document boundaries within a
-            sequence.
-        chat_template: stage sft: how conversations are written, a shipped template's name (alpaca, chatml, deepseek,
+        text_key: of documents: field of JSON lines, or column of parquet and arrow files, that holds the text.
+        attend_across_documents: of documents: whether attention and labels ignore their boundaries within a sequence.
+        chat_template: of conversations: how they are written, a shipped template's name (alpaca, chatml, deepseek,
             llama2, llama3, minimax, mistral, plain) or a `.jinja` file; the tokenizer's own by default.
-        template_variables: stage sft: values for the template's own variables.
-        train_on: stage sft: what is learnt: all that the assistant says, what it says after the user's last message,
-            or prompts too.
-        bad_samples: stage sft: whether a record that cannot be trained on stops the run, or is left out and counted.
-        long_samples: stage sft: what becomes of a conversation longer than a sequence.
-        packing: stage sft: whether conversations share sequences; each is read apart from its neighbours.
+        template_variables: of conversations: values for the template's own variables.
+        train_on: of conversations: what is learnt: all that the assistant says, what it says after the user's last
+            message, or prompts too.
+        bad_samples: of conversations: whether a record that cannot be trained on stops the run, or is left out and
+            counted.
+        long_samples: of conversations: what becomes of one longer than a sequence.
+        packing: of conversations: whether they share sequences; each is read apart from its neighbours.
     """
 
     train: Annotated[list[SourceSection], REQUIRED] = Field(default_factory=list)
+    blend_schedule: list[BlendPointSection] = Field(default_factory=list)
     validation: list[SourceSection] = Field(default_factory=list)
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     sequence_length: Count = 1024
@@ -111,14 +125,15 @@ class TrainingConfig(RunConfig):
     """A training run of a language model.
 
     Attributes:
-        stage: `pretrain` learns documents from random or given weights, `sft` learns to answer in conversations.
+        stage: `pretrain` learns documents from random or given weights, `sft` learns to answer in conversations,
+            `midtrain`, between the two, takes both.
         model: what is trained.
         tokenizer: a Hugging Face folder, or `bytes` for the built-in one; the model folder's by default.
         data: what it is trained on.
         lora: adapters to train in place of the weights, if the section is given; `lora: {}` takes the defaults.
     """
 
-    stage: Literal["pretrain", "sft"] = "pretrain"
+    stage: Literal["pretrain", "midtrain", "sft"] = "pretrain"
     model: Annotated[ModelSection, REQUIRED] = ModelSection()
     tokenizer: str | None = None
     data: DataSection = DataSection()

@@ -42,6 +42,10 @@ class OpenedCorpus(Protocol):
         """What a user should know before the run."""
         ...
 
+    def report(self) -> list[str]:
+        """What there is to train on, in lines for people."""
+        ...
+
 
 def train_on(
     run: Run, config: TrainingConfig, model: TrainedModel, corpus: OpenedCorpus, forward_step: ForwardStep
