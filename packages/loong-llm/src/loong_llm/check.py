@@ -145,15 +145,35 @@ def _choice_faults(config: TrainingConfig) -> list[Fault]:
     if not data.validation and data.validation_fraction == 0:
         faults += [
             Fault(f"train.{key}", "would be ignored: there is no validation data", "set data.validation or remove it")
-            for key, value in (("validate_every", train.validate_every), ("validation_steps", train.validation_steps))
+            for key, value in (
+                ("validate_every", train.validate_every),
+                ("validation_steps", train.validation_steps),
+                ("early_stop", train.early_stop),
+            )
             if value is not None
         ]
+        if config.checkpoint.best:
+            what = "would be ignored: there is no validation data"
+            faults.append(Fault("checkpoint.best", what, "set data.validation or remove it"))
+    faults += _sample_faults(config)
     try:
         with registry.using(config.kernels):
             pass
     except registry.KernelChoiceError as error:
         faults += [Fault("kernels", each) for each in error.faults]
     return faults
+
+
+def _sample_faults(config: TrainingConfig) -> list[Fault]:
+    """Why no samples can be written while the run trains."""
+    if config.samples is None:
+        return []
+    layout = config.layout
+    divided = [key for key in ("tensor", "pipeline", "context", "expert") if getattr(layout, key) > 1]
+    if not divided:
+        return []
+    what = f"needs the whole model on each rank, and layout.{divided[0]} is {getattr(layout, divided[0])}"
+    return [Fault("samples", what, "leave the section out, and use loong-llm generate afterwards")]
 
 
 def _context_faults(config: TrainingConfig, layout: Layout) -> list[Fault]:

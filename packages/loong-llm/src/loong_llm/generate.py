@@ -44,13 +44,14 @@ class Generation:
     ended: Literal["end", "length"]
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference mode: a model in training writes samples too, and keeps what it makes here
 def generate(
     model: OpenedModel,
     prompts: Sequence[str],
     sampling: Sampling | None = None,
     *,
     max_new_tokens: int = 128,
+    rendered: bool = False,
     on_text: OnText | None = None,
 ) -> list[Generation]:
     """Write on from each prompt until the model ends its text or `max_new_tokens` are written.
@@ -60,6 +61,8 @@ def generate(
         prompts: beginnings; an empty one begins a new document.
         sampling: how tokens are chosen; None: the best one every time.
         max_new_tokens: of each prompt.
+        rendered: whether a chat template wrote the prompts: their special tokens then stand in the text, and the
+            tokenizer adds none.
         on_text: told of text as it comes, in whole characters.
 
     Returns:
@@ -73,7 +76,7 @@ def generate(
     if max_new_tokens < 1:
         raise UserError(f"max_new_tokens {max_new_tokens} must be at least 1")
     sampling = sampling or Sampling()
-    ids = [_encode(model, prompt, number) for number, prompt in enumerate(prompts)]
+    ids = [_encode(model, prompt, number, rendered) for number, prompt in enumerate(prompts)]
     room = [min(max_new_tokens, (model.max_length or len(own) + max_new_tokens) - len(own)) for own in ids]
     ends = _end_ids(model)
     generators = sampling.generators(len(prompts))
@@ -121,14 +124,14 @@ def _last_scores(model: OpenedModel, fresh: Sequence[Sequence[int]], cache: KeyV
     return logits[packed.cu_seqlens[1:].long().to(model.device) - 1]
 
 
-def _encode(model: OpenedModel, prompt: str, number: int) -> list[int]:
+def _encode(model: OpenedModel, prompt: str, number: int, rendered: bool) -> list[int]:
     tokenizer = model.tokenizer
     try:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(f"prompt {number} is not UTF-8 at character {error.start}; give it as UTF-8 text") from None
-    ids = list(tokenizer(prompt).input_ids)
-    if ids and ids[-1] == tokenizer.eos_token_id:
+    ids = list(tokenizer(prompt, add_special_tokens=not rendered).input_ids)
+    if not rendered and ids and ids[-1] == tokenizer.eos_token_id:
         ids.pop()
     if not ids:
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id

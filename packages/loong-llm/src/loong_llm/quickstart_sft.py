@@ -145,7 +145,7 @@ def _shown_question() -> str:
 def _answer(config: TrainingConfig, model: OpenedModel, question: str) -> str:
     renderer = conversation_encoder(config, model.tokenizer).renderer
     prompt = renderer.prompt([{"role": "user", "content": question}])
-    (written,) = generate(model, [prompt], Sampling(), max_new_tokens=150)
+    (written,) = generate(model, [prompt], Sampling(), max_new_tokens=150, rendered=True)
     return " ".join(written.text.split())
 
 

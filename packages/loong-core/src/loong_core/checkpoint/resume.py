@@ -57,6 +57,7 @@ class _Attempt:
         step: the step it is of.
         folder: its hidden folder.
         manifest: what the manifest will say, but for the files.
+        protected: a step whose checkpoint is not removed for its age.
         thread: writes this rank's file; None once it has been joined.
         written: the file, when it is durable.
         failure: what went wrong instead.
@@ -65,6 +66,7 @@ class _Attempt:
     step: int
     folder: Path
     manifest: dict[str, Any]
+    protected: int | None = None
     thread: threading.Thread | None = None
     written: WrittenFile | None = None
     failure: str | None = None
@@ -111,13 +113,14 @@ class Checkpointer:
         self._at_stage = at_stage
         self._attempt: _Attempt | None = None
 
-    def save(self, step: int, engine: Engine, extra: dict[str, Any]) -> None:
+    def save(self, step: int, engine: Engine, extra: dict[str, Any], *, protected: int | None = None) -> None:
         """Save the state after `step`. A save that is still under way is finished first.
 
         Args:
             step: number of the last step taken.
             engine: whose state to save.
             extra: what else the run needs to go on, as JSON has it, equal on every rank.
+            protected: a step whose checkpoint stays, beside the `keep` newest.
 
         Raises:
             SaveError: the save before this one failed.
@@ -143,7 +146,7 @@ class Checkpointer:
             "world_size": self._crew.size,
             "layout": asdict(self.context.layout) if self.context else {},
         }
-        self._attempt = _Attempt(step, attempt, manifest)
+        self._attempt = _Attempt(step, attempt, manifest, protected)
         self._attempt.thread = threading.Thread(
             target=self._write, args=(self._attempt, pieces), name="checkpoint", daemon=True
         )
@@ -232,7 +235,10 @@ class Checkpointer:
         attempt.folder.rename(final)
         _sync_folder(self.folder)
         self._at_stage("published", final)
+        stays = None if attempt.protected is None else step_folder(self.folder, attempt.protected)
         for old in published(self.folder)[: -self.keep] if self.keep else []:
+            if old == stays:
+                continue
             # Out of sight in one step: what is being removed is never taken for a checkpoint.
             hidden = old.with_name(f".{old.name}.saving-{_owner()}")
             old.rename(hidden)
@@ -249,6 +255,10 @@ class Checkpointer:
             return found[-1] if found else None
 
         return self._crew.on_first(look)
+
+    def of_step(self, step: int) -> Path:
+        """Where the checkpoint of a step is, if it is there."""
+        return step_folder(self.folder, step)
 
     def load(self, engine: Engine, path: Path | None = None, *, optimizer: bool = True) -> dict[str, Any] | None:
         """Give the engine the state of a checkpoint, whatever layout, world size and engine it was saved with.

@@ -115,6 +115,16 @@ def _inert(config: RunConfig, given: Collection[str]) -> list[Fault]:
         (megatron and fsdp.compile, "fsdp.compile", "the engine is megatron"),
         (train.schedule == "constant" and train.min_lr > 0, "train.min_lr", "schedule constant never falls"),
         (train.schedule == "constant" and train.decay_steps is not None, "train.decay_steps", "schedule constant"),
+        (
+            train.early_stop is not None and train.validate_every is None,
+            "train.early_stop",
+            "without train.validate_every there is one validation, at the end",
+        ),
+        (
+            config.checkpoint.best and train.validate_every is None,
+            "checkpoint.best",
+            "without train.validate_every there is one validation, at the end",
+        ),
         (train.profile.memory and train.profile.steps is None, "train.profile.memory", "no train.profile.steps"),
         (
             layout.virtual_pipeline > 1 and layout.pipeline == 1,
@@ -123,5 +133,7 @@ def _inert(config: RunConfig, given: Collection[str]) -> list[Fault]:
         ),
     ]
     return [
-        Fault(key, f"would be ignored: {why}", "remove it") for ignored, key, why in inert if ignored and key in given
+        Fault(key, f"would be ignored: {why}", "remove it")
+        for ignored, key, why in inert
+        if ignored and any(each == key or each.startswith(f"{key}.") for each in given)
     ]

@@ -100,6 +100,18 @@ class FsdpSection(Section):
     compile: bool = False
 
 
+class EarlyStopSection(Section):
+    """Ending a run before its last step, once its held-out loss falls no longer.
+
+    Attributes:
+        patience: validations in a row without a new lowest held-out loss after which the run ends.
+        min_delta: by how much a held-out loss has to be below the lowest to count as a new one.
+    """
+
+    patience: Count = 3
+    min_delta: NonNegative = 0.0
+
+
 class TrainSection(Section):
     """Length, batch, AdamW and learning-rate schedule of a run, and what is watched while it trains.
 
@@ -126,6 +138,7 @@ class TrainSection(Section):
         validate_every: steps between validations, where there is validation data; also before the first step and
             after the last.
         validation_steps: global batches of one validation; all the validation data where not given.
+        early_stop: when to end before the last step, if the section is given; `early_stop: {}` takes the defaults.
         spike: what to do about a sudden rise of the loss.
         hang_timeout: seconds in which no rank gets on after which the run is ended (status 4) and the rank that holds
             it up is named, with its stack; null waits for ever.
@@ -152,6 +165,7 @@ class TrainSection(Section):
     train_only: list[str] = Field(default_factory=list)
     validate_every: Annotated[Count | None, MAY_CHANGE] = None
     validation_steps: Annotated[Count | None, MAY_CHANGE] = None
+    early_stop: Annotated[EarlyStopSection | None, MAY_CHANGE] = None
     spike: Annotated[SpikeSection, MAY_CHANGE] = SpikeSection()
     hang_timeout: Annotated[Positive | None, MAY_CHANGE] = 480.0
     profile: Annotated[ProfileSection, MAY_CHANGE] = ProfileSection()
@@ -163,11 +177,14 @@ class CheckpointSection(Section):
     Attributes:
         every: steps from one to the next; null saves only the last step's.
         keep: how many are kept.
+        best: whether the one of the lowest held-out loss is kept too, however old it is; the model that is written at
+            the end of the run is then that one's.
         asynchronous: whether training goes on while one is written.
     """
 
     every: Count | None = 500
     keep: Count = 2
+    best: bool = False
     asynchronous: bool = True
 
 

@@ -95,7 +95,7 @@ def step_line(row: dict[str, Any], total_steps: int, seconds_left: float) -> str
         parts.append(f"imbalance {row['imbalance_before']:.2f} -> {row['imbalance']:.2f}")
     parts.append(f"left {duration(seconds_left)}")
     if "val_loss" in row:
-        parts.append(f"val_loss {row['val_loss']:.4f}")
+        parts.append(f"val_loss {row['val_loss']:.4f}{' (lowest)' if row.get('val_lowest') else ''}")
     if row.get("skipped"):
         parts.append("SKIPPED")
     return "  ".join(parts)

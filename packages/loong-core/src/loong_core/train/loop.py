@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from loong_core.checkpoint.resume import Checkpointer
 from loong_core.engine.base import Engine, ForwardStep, StepLoss
 from loong_core.errors import Interrupted, NumericalError
+from loong_core.parallel.crew import Crew
 from loong_core.train.guards import FiniteGuard, SpikeGuard
 from loong_core.train.hang_watch import HangWatch
 from loong_core.train.profile import StepProfiler
@@ -51,6 +52,7 @@ class Work:
         flops_per_unit: of forward and backward, for MFU.
         validation: makes the microbatches of one pass over the held-out data, a list a global batch, equally many on
             every rank; None for no validation.
+        between: called before the first step, with 0, and after each, with its number: to look at the model.
         unit: what is counted, and what a mean loss is over: `tokens`, or `samples`.
         figures: more figures of a step, made of those so far; the same on every rank, and asked for on all of them.
     """
@@ -64,6 +66,7 @@ class Work:
     validation: Callable[[], Iterable[Sequence[Any]]] | None = None
     unit: Unit = "tokens"
     figures: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    between: Callable[[int], None] | None = None
 
 
 @dataclass
@@ -75,12 +78,33 @@ class Progress:
         losses: the spike guard's window.
         first_val_loss: held-out loss before the first step.
         last_val_loss: the latest held-out loss.
+        best_step: the step with the lowest held-out loss, which is `best_val_loss`.
+        stale: validations since then.
+        stopped_early: whether `train.early_stop` has ended the run.
     """
 
     step: int = 0
     losses: list[float] = field(default_factory=list)
     first_val_loss: float | None = None
     last_val_loss: float | None = None
+    best_step: int | None = None
+    best_val_loss: float | None = None
+    stale: int = 0
+    stopped_early: bool = False
+
+    def finished(self, total_steps: int) -> bool:
+        """Whether the run is over: at its last step, or stopped early."""
+        return self.step == total_steps or self.stopped_early
+
+    def note_validation(self, val_loss: float, min_delta: float) -> bool:
+        """Keep account of a held-out loss; whether it is the lowest so far."""
+        self.last_val_loss = val_loss
+        lowest = self.best_val_loss is None or val_loss < self.best_val_loss - min_delta
+        if lowest:
+            self.best_step, self.best_val_loss, self.stale = self.step, val_loss, 0
+        else:
+            self.stale += 1
+        return lowest
 
 
 def train(run: Run, work: Work) -> Progress:
@@ -108,6 +132,11 @@ def train(run: Run, work: Work) -> Progress:
         at_stage=lambda stage, folder: watch.mark(None, f"saving ({stage})"),
     )
     progress = _resume(run, work, checkpoints)
+    patience = settings.early_stop.patience if settings.early_stop else None
+    min_delta = settings.early_stop.min_delta if settings.early_stop else 0.0
+    progress.stopped_early = progress.stopped_early and patience is not None
+    if progress.stopped_early:
+        last = progress.step
     spikes = SpikeGuard(settings.spike, progress.losses)
     first = progress.step + 1
     run.reporter.begin(progress.step, last, total)
@@ -116,12 +145,17 @@ def train(run: Run, work: Work) -> Progress:
 
     def save() -> None:
         progress.losses = spikes.losses
-        checkpoints.save(progress.step, engine, {"progress": vars(progress), "data": work.stream.state_dict()})
+        extra = {"progress": vars(progress), "data": work.stream.state_dict()}
+        checkpoints.save(
+            progress.step, engine, extra, protected=progress.best_step if run.config.checkpoint.best else None
+        )
 
     try:
         with SignalWatch() as signals, watch:
             if progress.step == 0 and work.validation is not None:
                 progress.first_val_loss = progress.last_val_loss = validate(work, watch).loss
+            if progress.step == 0 and work.between is not None:
+                work.between(0)
             for step in range(first, last + 1):
                 profiler.begin(step)
                 clock.start()
@@ -151,21 +185,33 @@ def train(run: Run, work: Work) -> Progress:
                     row["val_loss_before"] = progress.first_val_loss
                 if work.validation is not None and _due(step, settings.validate_every, total):
                     held_out = validate(work, watch)
-                    progress.last_val_loss = held_out.loss
-                    row |= {"val_loss": held_out.loss, f"val_{work.unit}": held_out.tokens}
+                    lowest = progress.note_validation(held_out.loss, min_delta)
+                    row |= {"val_loss": held_out.loss, f"val_{work.unit}": held_out.tokens, "val_lowest": lowest}
+                    progress.stopped_early = patience is not None and progress.stale >= patience and step < total
                 watch.mark(step, "reporting")
                 run.reporter.write(row)
+                if work.between is not None:
+                    work.between(step)
                 if step == first:
                     run.say_kernels()
 
                 checkpoints.poll()
-                if step == last or signal_number or _due(step, run.config.checkpoint.every, total):
+                best = run.config.checkpoint.best and progress.best_step == step
+                over = step == last or progress.stopped_early
+                if over or best or signal_number or _due(step, run.config.checkpoint.every, total):
                     save()
-                if signal_number and step < last:
+                if signal_number and not over:
                     checkpoints.finish()
                     raise Interrupted(signal_number)
+                if progress.stopped_early:
+                    break
             checkpoints.finish()
-            if first <= last < total:
+            if progress.stopped_early and first <= progress.step:
+                run.say(
+                    f"stopped early after step {progress.step} of {total}: {progress.stale} validations without a "
+                    f"held-out loss below the {progress.best_val_loss:.4f} of step {progress.best_step}"
+                )
+            elif first <= last < total:
                 run.say(
                     f"stopped after step {last} of {total} as train.stop_at says; saved; "
                     "the same command without it goes on"
@@ -177,6 +223,8 @@ def train(run: Run, work: Work) -> Progress:
         raise
     finally:
         profiler.close()
+    if run.config.checkpoint.best and progress.finished(total):
+        _take_best(run, engine, checkpoints, progress)
     return progress
 
 
@@ -190,6 +238,21 @@ def validate(work: Work, watch: HangWatch) -> StepLoss:
         total += loss.loss * loss.tokens
         tokens += loss.tokens
     return StepLoss(total / tokens if tokens else float("nan"), tokens)
+
+
+def _take_best(run: Run, engine: Engine, checkpoints: Checkpointer, progress: Progress) -> None:
+    """Give the engine the weights of the step with the lowest held-out loss, for the export that follows."""
+    step = progress.best_step
+    if step is None or step == progress.step:
+        return
+    path = checkpoints.of_step(step)
+    if not Crew().on_first(path.is_dir):
+        run.say(
+            f"the checkpoint of step {step}, whose held-out loss was lowest, is gone: the last step's model is kept"
+        )
+        return
+    checkpoints.load(engine, path, optimizer=False)
+    run.say(f"the model is that of step {step}, whose held-out loss was lowest: {progress.best_val_loss:.4f}")
 
 
 def _resume(run: Run, work: Work, checkpoints: Checkpointer) -> Progress:

@@ -14,6 +14,7 @@
 | `imbalance_before`, `imbalance` | heaviest data rank's cost over the mean, as the data came and as it was balanced |
 | `skipped` | true where the step's gradients were dropped |
 | `val_loss`, `val_tokens` | where the step was validated; `val_loss_before` in the first row: before any step |
+| `val_lowest` | whether that `val_loss` is the lowest so far |
 """
 
 from __future__ import annotations

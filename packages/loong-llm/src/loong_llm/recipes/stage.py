@@ -10,6 +10,7 @@ from loong_core.train.loop import Progress
 from loong_core.train.run import open_run
 from loong_llm.model import open_model
 from loong_llm.recipes.next_token import next_token_loss
+from loong_llm.recipes.samples import sample_writer
 from loong_llm.recipes.stage_data import cache_folder, conversation_encoder, open_stage_data
 from loong_llm.recipes.trained_model import build_trained_model, export
 from loong_llm.recipes.training_config import TrainingConfig
@@ -33,7 +34,8 @@ def train_stage(config: TrainingConfig) -> Progress:
         for line in corpus.report():
             run.say(f"data: {line}")
         model = build_trained_model(run, config, source)
-        progress, finished = train_on(run, config, model, corpus, next_token_loss)
+        samples = sample_writer(run, config, model, tokenizer)
+        progress, finished = train_on(run, config, model, corpus, next_token_loss, samples)
         if finished and heeds(config, "conversations"):
             encoder = conversation_encoder(config, tokenizer)
             tokenizer.chat_template = encoder.renderer.template.text

@@ -121,6 +121,22 @@ class LoraSection(Section):
     merge: Annotated[bool, MAY_CHANGE] = False
 
 
+class SamplesSection(Section):
+    """Texts that the model writes while it trains: on the console, and in `samples.jsonl` of the run folder.
+
+    Attributes:
+        prompts: beginnings of texts; in stage sft what a user says, written by the chat template.
+        every: steps from one time to the next; also before the first step and after the last.
+        max_new_tokens: written after each prompt, at most.
+        temperature: 0 takes the best token every time.
+    """
+
+    prompts: Annotated[list[str], REQUIRED] = Field(default_factory=list)
+    every: Count = 500
+    max_new_tokens: Count = 64
+    temperature: NonNegative = 0.0
+
+
 class TrainingConfig(RunConfig):
     """A training run of a language model.
 
@@ -131,6 +147,7 @@ class TrainingConfig(RunConfig):
         tokenizer: a Hugging Face folder, or `bytes` for the built-in one; the model folder's by default.
         data: what it is trained on.
         lora: adapters to train in place of the weights, if the section is given; `lora: {}` takes the defaults.
+        samples: what the model writes while it trains, if the section is given.
     """
 
     stage: Literal["pretrain", "midtrain", "sft"] = "pretrain"
@@ -138,3 +155,4 @@ class TrainingConfig(RunConfig):
     tokenizer: str | None = None
     data: DataSection = DataSection()
     lora: LoraSection | None = None
+    samples: Annotated[SamplesSection | None, MAY_CHANGE] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Protocol
 
@@ -48,9 +48,22 @@ class OpenedCorpus(Protocol):
 
 
 def train_on(
-    run: Run, config: TrainingConfig, model: TrainedModel, corpus: OpenedCorpus, forward_step: ForwardStep
+    run: Run,
+    config: TrainingConfig,
+    model: TrainedModel,
+    corpus: OpenedCorpus,
+    forward_step: ForwardStep,
+    between: Callable[[int], Callable[[int], None]] | None = None,
 ) -> tuple[Progress, bool]:
     """Train as the run file says, from the last checkpoint if there is one. Collective.
+
+    Args:
+        run: whose folder and ranks.
+        config: its configuration.
+        model: what is trained.
+        corpus: what on.
+        forward_step: the loss.
+        between: given the run's number of steps, makes what is called between them.
 
     Returns:
         How far the run is, and whether that is its end.
@@ -98,6 +111,7 @@ def train_on(
                 flops_per_unit=model.flops_per_token(config.data.sequence_length),
                 validation=validation if held_out is not None else None,
                 figures=stream.figures,
+                between=between(total_steps) if between is not None else None,
             ),
         )
-    return progress, progress.step == total_steps
+    return progress, progress.finished(total_steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
@@ -194,6 +194,16 @@ class MegatronEngine(Engine):
         for stage, was_training in zip(self.stages, training, strict=True):
             stage.train(was_training)
         return self._reduce_loss()[0]
+
+    @contextmanager
+    def evaluation(self) -> Iterator[list[nn.Module]]:
+        """The modules in evaluation mode; weights that are still being gathered are waited for."""
+        with self._megatron():
+            if self.settings.overlap_param_gather:
+                for chunk in self._chunks:
+                    chunk.start_param_sync(force_sync=True)
+            with super().evaluation() as stages:
+                yield stages
 
     def _run(self, microbatches: Sequence[Any], forward_step: ForwardStep, *, forward_only: bool) -> None:
         """The schedule that the layout asks for."""
