@@ -23,7 +23,9 @@ from loong_core.data.token_store import published_folder
 from loong_core.errors import UserError
 from loong_core.json_text import read_json_object
 from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings, adapter_layers, apply_lora, linear_layers
+from loong_core.nn.lora_experts import expert_layers
 from loong_core.parallel.context import ParallelContext
+from loong_llm.adapter_experts import StoredExperts, expert_parameters, joined
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 
@@ -35,7 +37,6 @@ _MUST_BE_UNSET = {
     "fan_in_fan_out": (False, None),
     "lora_bias": (False, None),
     "use_qalora": (False, None),
-    "target_parameters": (None, []),
     "trainable_token_indices": (None, []),
 }
 """Keys of PEFT's config that change what is computed, and the values that we serve."""
@@ -98,8 +99,8 @@ def save_adapter(
     for piece, tensor in (each for held in everyone for each in held):
         whole = tensors.setdefault(piece.name, torch.empty(piece.global_shape, dtype=tensor.dtype))
         whole[piece.slices] = tensor
-    config = _config(settings, adapter_layers(tensors), linear_layers(weight_map, num_layers), base_model)
-    from_first_rank(lambda: _write(folder, tensors, config, companions, replace))
+    config = _config(settings, set(tensors), weight_map, num_layers, base_model)
+    from_first_rank(lambda: _write(folder, joined(tensors), config, companions, replace))
 
 
 def read_settings(folder: Path) -> LoraSettings:
@@ -121,7 +122,7 @@ def read_settings(folder: Path) -> LoraSettings:
         rank=int(config["r"]),
         alpha=float(config["lora_alpha"]),
         dropout=0.0 if config.get("use_dora") else float(config.get("lora_dropout") or 0.0),
-        targets=tuple(sorted(adapter_layers(_tensors(folder)))),
+        targets=tuple(sorted(_adapted(_stored(folder, config)[0]))),
         rslora=bool(config.get("use_rslora")),
         dora=bool(config.get("use_dora")),
     )
@@ -141,7 +142,7 @@ def load_adapter(
     """
     settings = read_settings(folder)
     extended = apply_lora(stages, weight_map, num_layers, context, settings)
-    shapes = _tensors(folder)
+    shapes, experts = _stored(folder, json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")))
     known = {name: shape for name, shape in extended.tensors(num_layers).items() if name.startswith(ADAPTER_PREFIX)}
     for name, shape in shapes.items():
         if name not in known:
@@ -161,9 +162,28 @@ def load_adapter(
                 missing = [piece.name for piece in placement.pieces if piece.name not in shapes]
                 if missing:
                     raise UserError(f"{folder / WEIGHTS_FILE}: {missing[0]} is missing; copy the whole folder")
-                values = [stream.get_slice(piece.name)[piece.slices] for piece in placement.pieces]
+                values = [
+                    experts.of_expert(piece.name, stream.get_tensor(experts.stored[piece.name][0]))[piece.slices]
+                    if piece.name in experts.stored
+                    else stream.get_slice(piece.name)[piece.slices]
+                    for piece in placement.pieces
+                ]
                 parameter.copy_(placement.to_local([value.to(parameter.dtype) for value in values]))
     return settings, extended
+
+
+def _stored(folder: Path, config: dict[str, Any]) -> tuple[dict[str, tuple[int, ...]], StoredExperts]:
+    """Shapes of a folder's adapter under our names, and its experts."""
+    shapes = _tensors(folder)
+    experts = StoredExperts(shapes, int(config["r"]), config.get("target_parameters") or [])
+    return {name: shape for name, shape in shapes.items() if not experts.is_one(name)} | experts.shapes, experts
+
+
+def _adapted(names: Iterable[str]) -> set[str]:
+    """The layers, and parameters of experts, that tensors of our names adapt."""
+    names = list(names)
+    experts = expert_parameters(names)
+    return {layer for layer in adapter_layers(names) if ".experts." not in layer} | experts
 
 
 def _tensors(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -180,10 +200,17 @@ def _tensors(folder: Path) -> dict[str, tuple[int, ...]]:
         raise UserError(f"{path} is damaged or cut short ({error}); copy it again") from error
 
 
-def _config(settings: LoraSettings, adapted: set[str], linears: set[str], base_model: str | None) -> dict[str, Any]:
-    """PEFT's config, only with keys that every version knows."""
+def _config(
+    settings: LoraSettings, names: set[str], weight_map: WeightMap, num_layers: int, base_model: str | None
+) -> dict[str, Any]:
+    """PEFT's config, only with keys that every version knows, and `target_parameters` where experts are adapted."""
+    experts = expert_parameters(names)
+    adapted = _adapted(names) - experts
     components = {name.rsplit(".", 1)[-1] for name in adapted}
-    meant = {name for name in linears if name.rsplit(".", 1)[-1] in components}
+    meant = {name for name in linear_layers(weight_map, num_layers) if name.rsplit(".", 1)[-1] in components}
+    kinds = {name.partition(".mlp.")[2] for name in experts}
+    every = {name for name in expert_layers(weight_map, num_layers) if name.partition(".mlp.")[2] in kinds}
+    parameters = sorted(f"mlp.{kind}" for kind in kinds) if every == experts else sorted(experts)
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -194,6 +221,7 @@ def _config(settings: LoraSettings, adapted: set[str], linears: set[str], base_m
         "target_modules": sorted(components if meant == adapted else adapted),
         "use_rslora": settings.rslora,
         "use_dora": settings.dora,
+        **({"target_parameters": parameters} if experts else {}),
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

@@ -1,11 +1,17 @@
 """Models with adapters at random, and the adapters' gradients by name."""
 
 import torch
-from toy_models import named_gradients
+import torch.distributed as dist
+from toy_models import batch_of, named_gradients
 
+from loong_core.device.cpu import CpuDevice
+from loong_core.engine.megatron.engine import MegatronEngine
+from loong_core.engine.settings import EngineSettings
 from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings, apply_lora
 from loong_core.parallel.context import ParallelContext
+from loong_llm.adapter import save_adapter
 from loong_llm.model import build_stages, open_model
+from loong_llm.recipes.next_token import next_token_loss
 
 CONTEXT = ParallelContext.single()
 SETTINGS = {
@@ -43,3 +49,29 @@ def adapter_gradients(stage, weight_map):
             parameter.grad = torch.zeros_like(parameter)
     found = named_gradients(stage, weight_map, CONTEXT)
     return {name: gradient for name, gradient in found.items() if name.startswith(ADAPTER_PREFIX)}
+
+
+def train(base, layout, settings, adapter=None):
+    """Losses and gradient norms of three steps, the weights after them by name; saves the adapter."""
+    context = ParallelContext.build(layout, "cpu")
+    source = open_model(base)
+    stages = build_stages(source, context)
+    weight_map = apply_lora(stages, source.weight_map, 2, context, settings)
+    engine = MegatronEngine(stages, weight_map, context, CpuDevice(), EngineSettings(precision="fp32"))
+    curve = []
+    for step in range(3):
+        batches = [batch_of([7, 5, 4], seed=10 * step + number) for number in range(4)]
+        own = batches[context.data.rank :: context.data.size]
+        loss = engine.accumulate(own, next_token_loss)
+        curve.append((loss.loss, engine.grad_norm()))
+        engine.apply(0.05)
+    if adapter is not None:
+        held = engine.weight_pieces()
+        save_adapter(adapter, held, settings, context, weight_map=source.weight_map, num_layers=2)
+    mine = [(state.piece, state.tensor.clone()) for state in engine.weight_pieces()]
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    whole = {}
+    for piece, values in (each for rank in everyone for each in rank):
+        whole.setdefault(piece.name, torch.full(piece.global_shape, torch.nan))[piece.slices] = values
+    return curve, whole

@@ -3,7 +3,7 @@
 The frozen `y = W x` becomes `y = W x + scale B A x` with `A` `[rank, in]` and `B` `[out, rank]`. Our layers hold
 several Hugging Face matrices in one (q, k and v; gate and up); each gets an adapter of its own, a part, which adds to
 its rows of the output, so that adapters are those of the PEFT library. A layer keeps its name and its parameters; a
-forward hook adds what its child module `lora` computes.
+forward hook adds what its child module `lora` computes. Experts of a mixture: `loong_core.nn.lora_experts`.
 
 Tensor ranks share an adapter as they share its matrix. Column-parallel: each rank holds the rows of `B` that are its
 outputs', and all of `A`, whose gradient on a rank is a partial sum. Row-parallel: each rank holds the columns of `A`
@@ -12,11 +12,8 @@ that are its inputs', `A x` is summed over the ranks, and `B` is whole on all of
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
-from math import sqrt
 from typing import Any
 
 import torch
@@ -24,61 +21,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
-from loong_core.checkpoint.pieces import Piece
 from loong_core.checkpoint.weight_map import Placement, Rule, Span, WeightMap
 from loong_core.errors import UserError
 from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear, share
+from loong_core.nn.lora_experts import adapt_experts, expert_layers, expert_rules, merge_experts
+from loong_core.nn.lora_settings import ADAPTER_PREFIX, ALL_LINEAR, MAGNITUDE, A, B, LoraSettings, drawn
 from loong_core.nn.name_patterns import chosen, matches
 from loong_core.parallel.collectives import copy_to_all, sum_over, sum_to_tokens
 from loong_core.parallel.context import ALONE, ParallelContext
 
-ADAPTER_PREFIX = "base_model.model."
-"""What PEFT puts before the name of the layer that a tensor adapts."""
-ALL_LINEAR = "all-linear"
-"""As a target: every linear layer of the blocks."""
-
-_A, _B, _MAGNITUDE = ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"
-
-
-@dataclass(frozen=True)
-class LoraSettings:
-    """What adapters to put where.
-
-    Attributes:
-        rank: inner width of an adapter.
-        alpha: the adapter's output is multiplied by `alpha / rank`.
-        dropout: share of the adapter's inputs dropped in training.
-        targets: patterns of Hugging Face layer names (`q_proj`, `layers.3.mlp.*`), or `all-linear`.
-        rslora: multiply by `alpha / sqrt(rank)` instead (arXiv:2312.03732).
-        dora: train the magnitude of each row apart from its direction (arXiv:2402.09353).
-        seed: of the draw of `A`, which is the same for every layout.
-
-    Raises:
-        UserError: numbers out of range, or dropout with dora.
-    """
-
-    rank: int = 16
-    alpha: float = 32.0
-    dropout: float = 0.0
-    targets: tuple[str, ...] = (ALL_LINEAR,)
-    rslora: bool = False
-    dora: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise UserError(f"lora.rank is {self.rank}; it must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"lora.dropout is {self.dropout}; it must be at least 0 and below 1")
-        if self.dora and self.dropout:
-            raise UserError(f"lora.dropout is {self.dropout} and lora.dora true; with dora set dropout to 0")
-        if not self.targets:
-            raise UserError(f"lora.targets is empty; name layers, or {ALL_LINEAR}")
-
-    @property
-    def scale(self) -> float:
-        """What an adapter's output is multiplied by."""
-        return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
+__all__ = ["ADAPTER_PREFIX", "ALL_LINEAR", "LoraSettings", "apply_lora", "merge_lora"]
 
 
 class LoraPart(nn.Module):
@@ -158,7 +110,7 @@ class Lora(nn.ModuleDict):
 
 def lora_weight_map(weight_map: WeightMap, settings: LoraSettings) -> WeightMap:
     """A weight map that knows the adapters too, under the names that PEFT gives their tensors."""
-    rules = list(weight_map.rules)
+    rules = [*weight_map.rules, *expert_rules(weight_map, settings)]
     for rule in weight_map.rules:
         if not _may_be_adapted(rule):
             continue
@@ -170,11 +122,11 @@ def lora_weight_map(weight_map: WeightMap, settings: LoraSettings) -> WeightMap:
             outputs, inputs = spans[0].shape
             cuts = [span.cut if span.cut is not None and span.cut.dim == 0 else None for span in spans]
             across = spans[0].cut if spans[0].cut is not None and spans[0].cut.dim == 1 else None
-            rules.append(Rule(f"{ours}.a", Span(theirs + _A, (settings.rank, inputs), across), layers=rule.layers))
-            b = [Span(theirs + _B, (outputs, settings.rank), cut) for cut in cuts]
+            rules.append(Rule(f"{ours}.a", Span(theirs + A, (settings.rank, inputs), across), layers=rule.layers))
+            b = [Span(theirs + B, (outputs, settings.rank), cut) for cut in cuts]
             rules.append(Rule(f"{ours}.b", *b, layers=rule.layers))
             if settings.dora:
-                magnitude = [Span(theirs + _MAGNITUDE, (outputs,), cut) for cut in cuts]
+                magnitude = [Span(theirs + MAGNITUDE, (outputs,), cut) for cut in cuts]
                 rules.append(Rule(f"{ours}.magnitude", *magnitude, layers=rule.layers))
     return WeightMap(rules)
 
@@ -210,6 +162,7 @@ def apply_lora(
             parts = [part for part in _parts_of(placement) if part[0] in wanted]
             if parts:
                 _adapt(layer, linear, parts, extended, context, settings)
+        adapt_experts(stage, wanted, extended, context, settings)
     return extended
 
 
@@ -223,6 +176,7 @@ def merge_lora(stages: Iterable[nn.Module]) -> None:
                 if lora.hook is not None:
                     lora.hook.remove()
                 del linear.lora
+        merge_experts(stage)
 
 
 def adapter_layers(names: Iterable[str]) -> set[str]:
@@ -230,7 +184,7 @@ def adapter_layers(names: Iterable[str]) -> set[str]:
     return {
         name.removeprefix(ADAPTER_PREFIX).removesuffix(ending)
         for name in names
-        for ending in (_A, _B, _MAGNITUDE)
+        for ending in (A, B, MAGNITUDE)
         if name.startswith(ADAPTER_PREFIX) and name.endswith(ending)
     }
 
@@ -250,16 +204,17 @@ def _may_be_adapted(rule: Rule) -> bool:
 def _wanted(weight_map: WeightMap, num_layers: int, settings: LoraSettings) -> set[str]:
     """The Hugging Face layers that the targets name."""
     linears = linear_layers(weight_map, num_layers)
-    if ALL_LINEAR in settings.targets:
-        return linears
-    for target in settings.targets:
+    adaptable = linears | expert_layers(weight_map, num_layers)
+    targets = [target for target in settings.targets if target != ALL_LINEAR]
+    for target in targets:
         others = [name for name in weight_map.tensors(num_layers) if matches(name, target)]
-        if others and not any(matches(name, target) for name in linears):
+        if others and not any(matches(name, target) for name in adaptable):
             raise UserError(
                 f"lora.targets: {target!r} matches {others[0]}, which takes no adapter; only the linear layers of the "
-                f"blocks do: {', '.join(sorted({_last(name) for name in linears}))}"
+                f"blocks do: {', '.join(sorted({_last(name) for name in adaptable}))}"
             )
-    return chosen(linears, settings.targets, "lora.targets")
+    found = chosen(adaptable, targets, "lora.targets")
+    return found | linears if ALL_LINEAR in settings.targets else found
 
 
 def _linears(stage: nn.Module) -> list[tuple[str, Any]]:
@@ -306,8 +261,8 @@ def _adapt(
 
     for name, rows in parts:
         own = f"{layer}.lora.{_last(name)}"
-        drawn = weight_map.placement(f"{own}.a", context)
-        a = drawn.to_local([_uniform(piece, settings.seed) for piece in drawn.pieces])
+        placed = weight_map.placement(f"{own}.a", context)
+        a = placed.to_local([drawn(piece, settings.seed) for piece in placed.pieces])
         b = torch.zeros(weight_map.placement(f"{own}.b", context).shape)
         part = LoraPart(rows, whole(a) if column else cut(a, 1), cut(b, 0) if column else whole(b), None)
         if settings.dora:
@@ -320,12 +275,3 @@ def _adapt(
 
 def _add(linear: Any, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
     return linear.lora.adapted(linear, arguments[0], output)
-
-
-def _uniform(piece: Piece, seed: int) -> Tensor:
-    """This box of an `A` drawn as PEFT draws it: uniform within `1 / sqrt(in)` (He et al. 2015 with slope sqrt(5))."""
-    digest = hashlib.sha256(f"{seed}/{piece.name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-    bound = 1 / sqrt(piece.global_shape[1])
-    whole = torch.empty(piece.global_shape).uniform_(-bound, bound, generator=generator)
-    return whole[piece.slices]

@@ -106,7 +106,7 @@ class LoraSection(Section):
         rank: inner width of an adapter.
         alpha: an adapter's output is multiplied by `alpha / rank`.
         dropout: share of an adapter's inputs that is dropped in training.
-        targets: patterns of Hugging Face layer names (`q_proj`, `layers.3.mlp.*`), or `all-linear`.
+        targets: patterns of Hugging Face layer names (`q_proj`, `layers.3.mlp.*`), `all-linear`, or `experts`.
         rslora: whether to multiply by `alpha / sqrt(rank)` instead.
         dora: whether to train the magnitude of each row of a matrix apart from its direction.
         merge: whether to write the whole model with the adapters in it (`hf/`), not the adapters alone (`adapter/`).

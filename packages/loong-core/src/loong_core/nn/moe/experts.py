@@ -18,7 +18,10 @@ class Experts(nn.Module):
     Attributes:
         gate_up: `[local_experts, 2 * local_size, hidden_size]`, gate rows first.
         down: `[local_experts, hidden_size, local_size]`.
+        lora: adapters of the two (`loong_core.nn.lora_experts`) by their names, None where there are none.
     """
+
+    lora: nn.ModuleDict | None
 
     def __init__(
         self, hidden_size: int, num_experts: int, expert_size: int, context: ParallelContext, dtype: torch.dtype
@@ -32,6 +35,7 @@ class Experts(nn.Module):
         local_experts, local_size = num_experts // expert, expert_size // tensor
         self.gate_up = _expert_parameter((local_experts, 2 * local_size, hidden_size), 1, context, dtype)
         self.down = _expert_parameter((local_experts, hidden_size, local_size), 2, context, dtype)
+        self.lora = None
 
     def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
         """Transform rows that are sorted by expert.
@@ -44,7 +48,15 @@ class Experts(nn.Module):
             `[rows, hidden_size]`: with several expert-tensor ranks, this rank's summand.
         """
         gate_up = grouped_linear(rows, self.gate_up, offsets, weight_grad_into=main_gradient(self.gate_up))
-        return grouped_linear(swiglu(gate_up), self.down, offsets, weight_grad_into=main_gradient(self.down))
+        inner = swiglu(self._adapted("gate_up", rows, offsets, gate_up))
+        down = grouped_linear(inner, self.down, offsets, weight_grad_into=main_gradient(self.down))
+        return self._adapted("down", inner, offsets, down)
+
+    def _adapted(self, product: str, rows: Tensor, offsets: Tensor, output: Tensor) -> Tensor:
+        """A product's output with what adapters add to it."""
+        if self.lora is None or product not in self.lora:
+            return output
+        return self.lora[product](rows, offsets, output)
 
 
 def _expert_parameter(
