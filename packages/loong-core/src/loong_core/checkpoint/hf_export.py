@@ -33,6 +33,7 @@ def export_hf(
     tokenizer_dir: Path | None = None,
     *,
     companions: Path | None = None,
+    beside: Path | None = None,
     max_shard_size: int = DEFAULT_SHARD_SIZE,
     replace: bool = False,
     kind: FolderKind = TRANSFORMERS,
@@ -47,6 +48,7 @@ def export_hf(
         dtype: of the files.
         tokenizer_dir: folder whose tokenizer is copied; by default that of `companions`.
         companions: the model folder training began from, whose generation config is copied, if any.
+        beside: folder whose every file goes into it too.
         max_shard_size: bytes of a file.
         replace: whether a folder that is there gives way.
         kind: whose convention it follows; `hf_config` is written as it is where that is not transformers'.
@@ -64,8 +66,9 @@ def export_hf(
         owner = number % exchange.size
         failure = _transfer(writer, shard, exchange, owner, failure)
     exchange.together(None, failure)
-    publish = (lambda: writer.publish(shards, hf_config, companions, tokenizer_dir)) if exchange.rank == 0 else None
-    exchange.together(publish)
+    exchange.together(
+        (lambda: writer.publish(shards, hf_config, companions, tokenizer_dir, beside)) if exchange.rank == 0 else None
+    )
 
 
 def _transfer(

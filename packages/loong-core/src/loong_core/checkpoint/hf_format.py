@@ -40,10 +40,12 @@ class FolderKind:
     Attributes:
         stem: what its files of weights are called before `.safetensors`.
         for_transformers: whether `config.json` tells a dtype and a generation config stands beside it.
+        pattern: of its files of weights, where there is no index.
     """
 
     stem: str
     for_transformers: bool
+    pattern: str = "*.safetensors"
 
     @property
     def index(self) -> str:
@@ -57,6 +59,8 @@ class FolderKind:
 
 TRANSFORMERS = FolderKind("model", for_transformers=True)
 DIFFUSERS = FolderKind("diffusion_pytorch_model", for_transformers=False)
+LEROBOT = FolderKind("model", for_transformers=False, pattern="model*.safetensors")
+"""A policy's folder, in which processors keep tensors of their own."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _MAX_HEADER_BYTES = 100_000_000

@@ -64,7 +64,7 @@ class HFFolder:
     @property
     def has_weights(self) -> bool:
         """Whether there are files of weights or an index of some; also of kinds that are not read."""
-        patterns = (self.kind.index, "*.safetensors", *_PICKLES)
+        patterns = (self.kind.index, self.kind.pattern, *_PICKLES)
         return any(True for pattern in patterns for _ in self.path.glob(pattern))
 
     @cached_property
@@ -153,7 +153,7 @@ class HFFolder:
         if not plain:
             what = "its weight_map is not a mapping of tensor names to safetensors files beside it"
             raise UserError(f"{index}: {what}; copy or download the file again")
-        files = sorted(self.path / name for name in set(indexed.values())) or sorted(self.path.glob("*.safetensors"))
+        files = sorted(self.path / name for name in set(indexed.values())) or sorted(self.path.glob(self.kind.pattern))
         if not files:
             raise UserError(_no_weights(self.path))
         found: dict[str, StoredTensor] = {}

@@ -156,6 +156,7 @@ class FolderWriter:
         hf_config: Mapping[str, Any],
         companions: Path | None = None,
         tokenizer: Path | None = None,
+        beside: Path | None = None,
     ) -> None:
         """Add index, config and companions, and let the folder appear.
 
@@ -164,6 +165,7 @@ class FolderWriter:
             hf_config: `config.json`; its dtype is set to the tensors'.
             companions: a model folder whose generation config and tokenizer are copied, if any.
             tokenizer: a folder whose tokenizer is copied instead, if any.
+            beside: a folder whose every file is copied, if any.
         """
         if len(shards) > 1:
             index = {
@@ -171,6 +173,8 @@ class FolderWriter:
                 "weight_map": {name: shard.file for shard in shards for name in shard.tensors},
             }
             _write_json(self.partial / self.kind.index, index)
+        for file in sorted(beside.iterdir()) if beside is not None else []:
+            shutil.copyfile(file, self.partial / file.name)
         if not self.kind.for_transformers:
             _write_json(self.partial / "config.json", hf_config)
             _sync(self.partial)

@@ -1,0 +1,1 @@
+"""Robot policies: families, data, recipes and the `loong-vla` command."""

@@ -1,0 +1,1 @@
+"""The commands of `loong-vla`, one file each; heavy imports happen inside."""

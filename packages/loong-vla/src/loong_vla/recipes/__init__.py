@@ -1,0 +1,1 @@
+"""What the commands of `loong-vla` run: one file a task."""

@@ -1,0 +1,1 @@
+"""Worlds in which policies are tried."""
