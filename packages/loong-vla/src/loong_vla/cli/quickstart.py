@@ -16,7 +16,7 @@ def quickstart(
         int | None, typer.Option("--nproc", min=1, help="Ranks; by default one, on a CPU of several cores two.")
     ] = None,
 ) -> None:
-    """Teach a small robot to touch the ball of the colour it is told: minutes on a CPU, no network needed."""
+    """Teach a small robot to touch the coloured ball among grey ones: minutes on a CPU, no network needed."""
     from importlib.util import find_spec
 
     from loong_core.config import RunFolder
