@@ -109,7 +109,7 @@ def test_a_video_tells_its_own_frames_per_second(tmp_path):
             {"image": "a", "conversations": [{"from": "human", "value": "<image><image>"}]},
             "shows image 2, the record has 1 images",
         ),
-        ({"image": "http://host/a.png", "caption": "a"}, "lies on the network; download it"),
+        ({"image": "http://host/a.png", "caption": "a"}, "lies on the network"),
         ({"image": 7, "caption": "a"}, "is 7, expected a path or bytes"),
         ({"image": "data:image/png;base64,@@@", "caption": "a"}, "cannot be decoded"),
         ({"image": "data:image/png,abc", "caption": "a"}, "expected 'data:...;base64,'"),

@@ -254,7 +254,7 @@ def test_bad_input_bad_records_stop_the_run_or_are_counted_with_their_place(tmp_
         open_toys([source], tmp_path / "cache")
     corpus = open_toys([source], tmp_path / "cache", bad_samples="skip")
     assert len(corpus.train[0].store) == 2
-    assert "1 of 3 records were left out (1 with images or sound)" in corpus.warnings()[-1]
+    assert "1 of 3 records were left out (1 with images that cannot be read)" in corpus.warnings()[-1]
 
 
 def test_bad_input_a_batch_without_any_image_on_one_rank_or_all_is_whole(toys, tmp_path):

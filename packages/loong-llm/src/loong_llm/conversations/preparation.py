@@ -107,6 +107,9 @@ _REASONS = {
     "tools": "with a broken tool call",
     "template": "that the chat template refuses",
     "untrained": "without a trained token",
+    "placeholders": "with more or fewer places for images than images",
+    "unreadable": "with images that cannot be read",
+    "tar": "with an unreadable tar",
 }
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from loong_core.cli.entry import run_app
+from loong_vlm.cli.convert_data import convert_data
 
 app = typer.Typer(
     name="loong-vlm",
@@ -31,6 +32,9 @@ def _options(
     ] = False,
 ) -> None:
     """Train vision-language models, and use what was trained."""
+
+
+app.command("convert-data")(convert_data)
 
 
 def main() -> None:

@@ -146,7 +146,7 @@ class VisionEncoder:
         try:
             return measure(medium, self._processor)
         except UserError as error:
-            raise BadSample("media", _told(medium, error)) from error
+            raise BadSample("unreadable", _told(medium, error)) from error
 
     @property
     def _processor(self) -> PixelProcessor:

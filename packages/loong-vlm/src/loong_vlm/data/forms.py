@@ -182,7 +182,7 @@ def _rate(value: Any) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float) or not 0 < value < 1000:
-        raise BadSample("media", f"a video asks for {value!r} frames per second, expected a positive number")
+        raise BadSample("unreadable", f"a video asks for {value!r} frames per second, expected a positive number")
     return float(value)
 
 

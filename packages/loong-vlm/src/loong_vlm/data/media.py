@@ -109,14 +109,17 @@ class MediaFolder:
         if isinstance(value, bytes):
             return Medium(kind, value, per_second)
         if not isinstance(value, str) or not value.strip():
-            raise BadSample("media", f"an {kind} is {_shown(value)}, expected a path or bytes; leave the sample out")
+            raise BadSample(
+                "unreadable", f"an {kind} is {_shown(value)}, expected a path or bytes; leave the sample out"
+            )
         if value in self.members:
             return Medium(kind, self.members[value], per_second)
         if value.startswith("data:"):
             return Medium(kind, _decoded(kind, value), per_second)
         if value.startswith(("http://", "https://", "s3://", "gs://", "hf://")):
             raise BadSample(
-                "media", f"the {kind} {value[:80]} lies on the network; download it first and name the file instead"
+                "unreadable",
+                f"the {kind} {value[:80]} lies on the network; download it and name the file instead",
             )
         path = unquote(urlsplit(value).path) if value.startswith("file://") else value
         return Medium(kind, Stretch(self._root / Path(path).expanduser()), per_second)
@@ -125,11 +128,11 @@ class MediaFolder:
 def _decoded(kind: Kind, address: str) -> bytes:
     head, _, payload = address.partition(",")
     if not head.endswith(";base64"):
-        raise BadSample("media", f"an {kind} address begins with {head[:40]!r}, expected 'data:...;base64,'")
+        raise BadSample("unreadable", f"an {kind} address begins with {head[:40]!r}, expected 'data:...;base64,'")
     try:
         return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadSample("media", f"the base64 bytes of an {kind} cannot be decoded: {error}") from error
+        raise BadSample("unreadable", f"the base64 bytes of an {kind} cannot be decoded: {error}") from error
 
 
 def _shown(value: Any) -> str:

@@ -76,7 +76,8 @@ def vision_files(path: str) -> list[tuple[Path, VisionKind]]:
     """
     here = Path(path).expanduser()
     if here.is_dir():
-        tars = sorted(entry for entry in here.rglob("*") if is_tar(entry))
+        found = (entry for entry in here.rglob("*") if is_tar(entry))
+        tars = sorted(entry for entry in found if not _is_hidden(entry.relative_to(here)))
     elif here.is_file():
         tars = [here] if is_tar(here) else []
     else:
@@ -84,6 +85,10 @@ def vision_files(path: str) -> list[tuple[Path, VisionKind]]:
     if tars:
         return [(tar, "tar") for tar in tars]
     return [(file, kind) for file, kind in text_records.record_files(path)]
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def is_tar(path: Path) -> bool:
