@@ -82,8 +82,13 @@ class Engine(ABC):
         """Euclidean norm of the accumulated gradients over all ranks, before clipping; NaN or Inf if any element is."""
 
     @abstractmethod
-    def apply(self, lr: float) -> None:
-        """Clip the accumulated gradients to the configured norm and take one optimizer step at rate `lr`."""
+    def apply(self, lr: float, *, norm: float | None = None) -> None:
+        """Clip the accumulated gradients to the configured norm and take one optimizer step at rate `lr`.
+
+        Args:
+            lr: the learning rate.
+            norm: what the gradients' norm is taken for; where they are part of a larger model's, the whole model's.
+        """
 
     @abstractmethod
     def discard(self) -> None:
@@ -130,3 +135,25 @@ class Engine(ABC):
     @abstractmethod
     def weight_pieces(self) -> Iterable[StatePiece]:
         """The model's weights as they are used in forward, for export; as `state_pieces`, weights only."""
+
+
+class LedEngine(Engine):
+    """An engine whose forward and backward may also be run from outside, as those of a part of a larger model.
+
+    Between `begin_gradients` and `end_gradients` whoever leads calls `stages[0]` and runs backward through it.
+    """
+
+    every_rank_runs: bool
+    """Whether all ranks have to call the module and run its backward equally often, with nothing to do too."""
+
+    @abstractmethod
+    def begin_gradients(self) -> None:
+        """Begin a step: there are no gradients yet."""
+
+    @abstractmethod
+    def before_backward(self, *, last: bool) -> None:
+        """Before each backward through the module; `last`: whether it is the step's last."""
+
+    @abstractmethod
+    def end_gradients(self, tokens: int) -> None:
+        """Reduce what was accumulated over ranks, and make of sums over a global batch its mean over `tokens`."""

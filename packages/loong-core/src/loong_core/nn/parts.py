@@ -1,6 +1,6 @@
 """Which parts of a model something is to be done to: blocks by number, or modules by patterns of their names.
 
-Blocks are the children of a stage's `layers`. Imports no torch, for run files and plans.
+Blocks are the children of every `layers` in a stage. Imports no torch, for run files and plans.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def keep_less(
 
 def _modules(stages: Sequence[nn.Module], parts: Parts, context: ParallelContext, where: str) -> list[tuple[int, str]]:
     """Number of the stage and name in it of each chosen module; none lies within another."""
-    blocks = [(number, f"layers.{name}") for number, stage in enumerate(stages) for name in _block_names(stage)]
+    blocks = [(number, name) for number, stage in enumerate(stages) for name in _block_names(stage)]
     found = blocks[: parts.blocks]
     if parts.modules:
         callables = [
@@ -112,8 +112,13 @@ def _of_pipeline(names: list[str], context: ParallelContext) -> list[str]:
 
 
 def _block_names(stage: nn.Module) -> list[str]:
-    layers = getattr(stage, "layers", None)
-    return [name for name, _ in layers.named_children()] if isinstance(layers, nn.Module) else []
+    """The children of every `layers` in a stage."""
+    return [
+        f"{name}.{child}"
+        for name, module in stage.named_modules()
+        if name.rpartition(".")[2] == "layers"
+        for child, _ in module.named_children()
+    ]
 
 
 def _has_forward(module: nn.Module) -> bool:

@@ -53,6 +53,8 @@ class ParallelContext:
             values are passed.
         data_context: data and context together: ranks that hold the same dense weights.
         tensor_context: tensor and context together: ranks of a pipeline stage that share the same microbatches.
+        model: tensor, context and pipeline together: ranks that hold one copy of the model and work on the same
+            microbatches.
         shard, replicate: data and context divided another way: ranks that share one copy of the optimizer's state, and
             ranks that hold copies of the same part of it.
         expert, expert_tensor, expert_data: the axes of experts, a second factoring of the same ranks.
@@ -70,6 +72,7 @@ class ParallelContext:
     data: Axis = ALONE
     data_context: Axis = ALONE
     tensor_context: Axis = ALONE
+    model: Axis = ALONE
     shard: Axis = ALONE
     replicate: Axis = ALONE
     expert: Axis = ALONE
@@ -176,6 +179,7 @@ _AXES: dict[str, tuple[str, ...]] = {
     "data": ("data",),
     "data_context": ("context", "data"),
     "tensor_context": ("tensor", "context"),
+    "model": ("tensor", "context", "pipeline"),
     "shard": ("shard",),
     "replicate": ("replicate",),
     "expert": ("expert",),

@@ -22,7 +22,7 @@ from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.data.context_cut import own_shares
 from loong_core.device.protocol import Device
-from loong_core.engine.base import Engine, ForwardStep, LossTerms, StepLoss
+from loong_core.engine.base import ForwardStep, LedEngine, LossTerms, StepLoss
 from loong_core.engine.fsdp.ema import EMA, EmaWeights
 from loong_core.engine.fsdp.shard import ParameterShard
 from loong_core.engine.reduction import LossTally, global_loss
@@ -35,7 +35,7 @@ from loong_core.parallel.context import ParallelContext
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class FsdpEngine(Engine):
+class FsdpEngine(LedEngine):
     """Trains a plain module with `fully_shard`.
 
     Weights are kept in float32 (at precision fp64 in float64), gathered in the precision's dtype for forward and
@@ -139,13 +139,31 @@ class FsdpEngine(Engine):
             tally.add(terms)
             terms.loss_sum.backward()
         loss, tokens = self._reduce(tally)
-        # FSDP averages over the ranks that share and copy the state; the sum over them is what is divided by tokens.
-        scale = self.context.data_context.size / tokens.clamp(min=1)
-        for shard in self._trained():
-            shard.take_gradient(scale)
+        self._take_gradients(tokens)
         if getattr(self.stages[0], "has_routers", False):
             loss = replace(loss, metrics=loss.metrics | take_load(self.stages, self.context))
         return loss
+
+    every_rank_runs = True
+
+    def begin_gradients(self) -> None:
+        """As `LedEngine`."""
+        self.discard()
+
+    def before_backward(self, *, last: bool) -> None:
+        """As `LedEngine`."""
+        if self.settings.sharding == "optimizer":
+            self._hold_gradients(last=last)
+
+    def end_gradients(self, tokens: int) -> None:
+        """As `LedEngine`."""
+        self._take_gradients(torch.tensor(float(tokens), device=self.context.device))
+
+    def _take_gradients(self, tokens: Tensor) -> None:
+        """FSDP averages over the ranks that share and copy the state; the sum over them is divided by tokens."""
+        scale = self.context.data_context.size / tokens.clamp(min=1)
+        for shard in self._trained():
+            shard.take_gradient(scale)
 
     def _hold_gradients(self, *, last: bool) -> None:
         """Whether this microbatch's gradients are reduced and the whole weights let go of: only the step's last are."""
@@ -192,17 +210,17 @@ class FsdpEngine(Engine):
             self._grad_norm = float(square.sqrt())
         return self._grad_norm
 
-    def apply(self, lr: float) -> None:
-        """Clip the accumulated gradients to the configured norm and take one optimizer step at rate `lr`.
+    def apply(self, lr: float, *, norm: float | None = None) -> None:
+        """Clip the accumulated gradients to the configured norm and take one optimizer step; as `Engine.apply`.
 
         Raises:
             RuntimeError: at precision fp64, which has no optimizer.
         """
         if self._optimizer is None:
             raise RuntimeError("precision fp64 compares losses and gradients only: there is no optimizer to step")
-        norm = torch.tensor(self.grad_norm(), device=self.context.device)
+        total = torch.tensor(self.grad_norm() if norm is None else norm, device=self.context.device)
         if self.settings.clip_grad > 0:
-            nn.utils.clip_grads_with_norm_([shard.local for shard in self._trained()], self.settings.clip_grad, norm)
+            nn.utils.clip_grads_with_norm_([shard.local for shard in self._trained()], self.settings.clip_grad, total)
         for group in self._optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
         self._optimizer.step()

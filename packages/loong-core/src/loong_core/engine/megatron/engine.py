@@ -17,7 +17,7 @@ from loong_core.checkpoint.weight_map import Placement, WeightMap
 from loong_core.data.context_cut import own_shares
 from loong_core.device.megatron_on_cpu import answering
 from loong_core.device.protocol import Device
-from loong_core.engine.base import Engine, ForwardStep, StepLoss
+from loong_core.engine.base import ForwardStep, LedEngine, StepLoss
 from loong_core.engine.megatron import optimizer_state
 from loong_core.engine.megatron.arrivals import announce_arrivals
 from loong_core.engine.megatron.configs import ddp_config, optimizer_config, transformer_config
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from megatron.core.optimizer import MegatronOptimizer
 
 
-class MegatronEngine(Engine):
+class MegatronEngine(LedEngine):
     """Trains plain modules with megatron-core.
 
     Parameters' attributes (`tensor_model_parallel`, `sequence_parallel`, `shared`, `allreduce`) are the model's to set
@@ -266,6 +266,32 @@ class MegatronEngine(Engine):
         if self._optimizer is not None:
             self._optimizer.zero_grad()
 
+    every_rank_runs = False
+
+    def begin_gradients(self) -> None:
+        """As `LedEngine`.
+
+        Raises:
+            ValueError: the layout has several stages, or communication is to overlap with a backward that it must not
+                wait for.
+        """
+        settings = self.settings
+        if len(self.stages) > 1 or self.context.pipeline.size > 1:
+            raise ValueError("an engine that is led has one stage: a schedule runs pipelines")
+        if settings.overlap_grad_reduce or settings.overlap_param_gather:
+            raise ValueError("an engine that is led reduces at the end: some ranks may have nothing to do")
+        with self._megatron():
+            self._zero_gradients()
+
+    def before_backward(self, *, last: bool) -> None:
+        """Nothing is to be done: gradients are summed where they arise."""
+
+    def end_gradients(self, tokens: int) -> None:
+        """As `LedEngine`."""
+        with self._megatron():
+            self._reduce_gradients(self._chunks, self.context.process_groups, force_all_reduce=False)
+        self._gradient_scale = 1 / max(tokens, 1)
+
     def _finalize(
         self, model: list[Any], num_tokens: Any = None, *, pg_collection: Any, force_all_reduce: bool
     ) -> None:
@@ -274,13 +300,17 @@ class MegatronEngine(Engine):
         The sums stay as they are; the factor, one over the global batch's tokens, is applied where they are used. Their
         norm is on its way before the loss is waited for.
         """
+        self._reduce_gradients(model, pg_collection, force_all_reduce=force_all_reduce)
+        self._result = self._reduce_loss()[0]
+        self._gradient_scale = 1 / max(self._result.tokens, 1)
+
+    def _reduce_gradients(self, model: list[Any], pg_collection: Any, *, force_all_reduce: bool) -> None:
+        """Sum the gradients over ranks, and begin to compute the sums' norm."""
         from megatron.core.distributed import finalize_model_grads
 
         finalize_model_grads(model, None, pg_collection=pg_collection, force_all_reduce=force_all_reduce)
         if self._optimizer is not None:
             self._sum_norm = optimizer_state.gradient_norm(self._optimizer, self.context.device)
-        self._result = self._reduce_loss()[0]
-        self._gradient_scale = 1 / max(self._result.tokens, 1)
 
     def _reduce_loss(self) -> tuple[StepLoss, Tensor]:
         """The loss over all ranks, and its number of tokens as a float64 scalar on the device."""
@@ -315,8 +345,8 @@ class MegatronEngine(Engine):
         dist.all_reduce(experts, group=context.process_groups.tp_ep_pp)
         return float((dense + experts).sqrt())
 
-    def apply(self, lr: float) -> None:
-        """Clip the accumulated gradients to the configured norm and take one optimizer step at rate `lr`.
+    def apply(self, lr: float, *, norm: float | None = None) -> None:
+        """Clip the accumulated gradients to the configured norm and take one optimizer step; as `Engine.apply`.
 
         Raises:
             RuntimeError: at precision fp64, which has no optimizer.
@@ -326,7 +356,7 @@ class MegatronEngine(Engine):
         settings = self.settings
         scale = self._gradient_scale
         if settings.clip_grad > 0:
-            scale *= min(1.0, settings.clip_grad / (self.grad_norm() + 1e-6))
+            scale *= min(1.0, settings.clip_grad / ((self.grad_norm() if norm is None else norm) + 1e-6))
         with self._megatron():
             optimizer_state.update(self._optimizer, self.updates + 1, lr, settings, scale, self._lr_scales)
             if not settings.overlap_param_gather:
