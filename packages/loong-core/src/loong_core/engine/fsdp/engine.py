@@ -157,7 +157,7 @@ class FsdpEngine(LedEngine):
 
     def end_gradients(self, tokens: int) -> None:
         """As `LedEngine`."""
-        self._take_gradients(torch.tensor(float(tokens), device=self.context.device))
+        self._take_gradients(torch.tensor(tokens, dtype=torch.float64, device=self.context.device))
 
     def _take_gradients(self, tokens: Tensor) -> None:
         """FSDP averages over the ranks that share and copy the state; the sum over them is divided by tokens."""
