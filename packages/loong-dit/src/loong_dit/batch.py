@@ -41,6 +41,7 @@ class DiffusionBatch:
         high_noise: whether the expert of high noise serves the batch, where a model has two.
         share: None where the batch is whole. Else the tensors over tokens are this context rank's, while `cu_seqlens`,
             `max_seqlen` and `uniform_length` describe the tokens of its group of Ulysses ranks.
+        rows: `[tokens]` int64, which of the whole batch's tokens these are; None where the batch is whole.
     """
 
     patches: Tensor
@@ -59,6 +60,7 @@ class DiffusionBatch:
     trained_samples: int = 0
     high_noise: bool = False
     share: ContextShare | None = None
+    rows: Tensor | None = None
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> DiffusionBatch:
         """The same batch on `device`."""

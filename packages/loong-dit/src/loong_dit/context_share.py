@@ -53,7 +53,6 @@ def cut_diffusion_batch(batch: DiffusionBatch, context: ParallelContext) -> Diff
         tuple(stop - start for start, stop in pairwise(cuts)),
         tuple(int(each.sum()) for each in held),
         tuple(steps),
-        index,
     )
     samples_of_rows = np.searchsorted(batch.cu_seqlens.numpy()[1:], rows, side="right")
     runs_of_rows = np.searchsorted(batch.run_bounds.numpy()[1:], rows, side="right")
@@ -75,6 +74,7 @@ def cut_diffusion_batch(batch: DiffusionBatch, context: ParallelContext) -> Diff
         weights=None if batch.weights is None else batch.weights[index],
         trained_samples=batch.trained_samples if context.context.rank == 0 else 0,
         share=share,
+        rows=index,
     )
 
 

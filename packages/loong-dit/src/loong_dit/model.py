@@ -37,6 +37,11 @@ class Experts(nn.Module):
         return self.high(batch) if batch.high_noise else self.low(batch)
 
 
+def transformers_of(module: nn.Module) -> list[nn.Module]:
+    """The transformer, or the two experts, of `build_module`'s module."""
+    return [module.high, module.low] if isinstance(module, Experts) else [module]
+
+
 def module_weight_map(source: ModelSource) -> WeightMap:
     """The parameters of `build_module`'s module; of two experts, names begin with the folder's: `transformer_2.`."""
     plain = source.family.weight_map(source.config)
@@ -77,10 +82,9 @@ def fill_module(
     weight_map = source.family.weight_map(source.config)
     if source.original:
         weight_map = WeightMap(_renamed(weight_map, "", source.family.original_name))
-    parts = [module] if source.experts == 1 else [module.high, module.low]
-    for part, folder in zip(parts, source.parts.values(), strict=True):
+    for part, folder in zip(transformers_of(module), source.parts.values(), strict=True):
         assert folder is not None
-        load_weights([part], weight_map, source.config.num_layers, context, HFFolder(folder, DIFFUSERS))  # type: ignore[list-item]
+        load_weights([part], weight_map, source.config.num_layers, context, HFFolder(folder, DIFFUSERS))
 
 
 def _renamed(weight_map: WeightMap, prefix: str, theirs: Callable[[str], str]) -> list[Rule]:

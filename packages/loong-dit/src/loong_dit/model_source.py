@@ -52,6 +52,11 @@ class ModelSource:
     pipeline: Path | None = None
 
     @property
+    def clean_references(self) -> bool:
+        """Whether the tokens of reference pictures have timestep 0 (Qwen-Image-Edit-2511)."""
+        return self.hf_config.get("zero_cond_t") is True
+
+    @property
     def experts(self) -> int:
         """Transformers in the model that is trained."""
         return len(self.parts)

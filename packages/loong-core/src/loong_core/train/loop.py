@@ -64,9 +64,9 @@ class Work:
     units_per_step: int
     flops_per_unit: float
     validation: Callable[[], Iterable[Sequence[Any]]] | None = None
+    between: Callable[[int], None] | None = None
     unit: Unit = "tokens"
     figures: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    between: Callable[[int], None] | None = None
 
 
 @dataclass
@@ -191,6 +191,7 @@ def train(run: Run, work: Work) -> Progress:
                 watch.mark(step, "reporting")
                 run.reporter.write(row)
                 if work.between is not None:
+                    watch.mark(step, "looking at the model")
                     work.between(step)
                 if step == first:
                     run.say_kernels()

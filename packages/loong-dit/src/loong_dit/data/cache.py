@@ -87,7 +87,7 @@ class CacheWriter:
         self._manifest = manifest
         self._shard_bytes = shard_bytes
         self._rows: list[dict[str, Any]] = []
-        self._tensors: dict[str, Tensor] = {EMPTY: empty_text.contiguous()}
+        self._tensors: dict[str, Tensor] = {EMPTY: _own(empty_text)}
         self._hashes: dict[str, str] = {}
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise UserError(f"{folder} exists and is not empty: choose another folder or remove it")
@@ -99,7 +99,7 @@ class CacheWriter:
         key = f"{len(self._rows):09}"
         named = {"latents": sample.latents, "text": sample.text, "condition": sample.condition, "image": sample.image}
         named |= {f"reference.{number}": each for number, each in enumerate(sample.references)}
-        self._tensors |= {f"{key}.{name}": each.contiguous() for name, each in named.items() if each is not None}
+        self._tensors |= {f"{key}.{name}": _own(each) for name, each in named.items() if each is not None}
         frames, rows, columns = sample.latents.shape[1:]
         self._rows.append(
             {
@@ -245,6 +245,11 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
         digest.update(values.view(torch.uint8).numpy().tobytes() if values.ndim else str(values.item()).encode())
     return digest.hexdigest()
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A copy that nothing else writes to, or shares."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _sample_size(row: Mapping[str, Any]) -> SampleSize:

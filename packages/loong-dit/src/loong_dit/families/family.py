@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from loong_core.checkpoint.weight_map import WeightMap
     from loong_core.parallel.context import ParallelContext
     from loong_dit.families.model_config import DiffusionConfig, DiffusionTransformer
+    from loong_dit.packing import PatchForm
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class DiffusionFamily:
         condition: what condition images are to the model: `channels` beside the noisy latents, `tokens` after them, or
             None where it takes none.
         text_length: captions' embeddings are padded with zeros to this many; None: each keeps its own length.
+        channels_last: whether what the model says of a token lists channels last.
+        centred: whether rows and columns are counted from the middle of a picture.
+        lora_targets: the layers that this field adapts by default.
     """
 
     name: str
@@ -40,6 +44,9 @@ class DiffusionFamily:
     original_class_name: str | None = None
     condition: str | None = None
     text_length: int | None = None
+    channels_last: bool = True
+    centred: bool = False
+    lora_targets: tuple[str, ...] = ()
 
     @property
     def model_types(self) -> tuple[str, ...]:
@@ -57,6 +64,12 @@ class DiffusionFamily:
     def weight_map(self, config: DiffusionConfig) -> WeightMap:
         """The module's parameters in terms of diffusers' tensors."""
         return import_module(f"{self.room}.names").weight_map(config)
+
+    def patch_form(self, config: DiffusionConfig) -> PatchForm:
+        """How latents become tokens."""
+        from loong_dit.packing import PatchForm
+
+        return PatchForm(config.patch_size, self.channels_last, self.centred)
 
     def original_name(self, name: str) -> str:
         """What the family's own release calls a tensor (or a layer) that diffusers calls `name`."""

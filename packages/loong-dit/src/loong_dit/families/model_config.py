@@ -48,7 +48,7 @@ class DiffusionConfig(Protocol):
         """Width of condition images' embeddings, None where the model takes none."""
         ...
 
-    def flops_per_sample(self, tokens: float, text_tokens: float) -> float:
+    def flops_per_sample(self, tokens: float, text_tokens: float, *, weight_gradients: bool = True) -> float:
         """Of forward and backward."""
         ...
 

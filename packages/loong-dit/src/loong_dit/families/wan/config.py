@@ -65,16 +65,17 @@ class WanConfig:
         side = 2 * (self.attention_head_dim // 6)
         return self.attention_head_dim - 2 * side, side, side
 
-    def flops_per_sample(self, tokens: float, text_tokens: float) -> float:
+    def flops_per_sample(self, tokens: float, text_tokens: float, *, weight_gradients: bool = True) -> float:
         """Of forward and backward: 6 for each parameter and token that meet, 12 x width for each pair in attention.
 
-        Recomputation is not counted; nor are norms, modulation and the embedding of timesteps.
+        Without the weights' gradients (adapters) it is 4 for each parameter. Recomputation is not counted; nor are
+        norms, modulation and the embedding of timesteps.
         """
         width, layers = self.width, self.num_layers
         by_token = layers * (6 * width * width + 2 * width * self.ffn_dim) + width * (self.patch_in + self.patch_out)
         by_text = layers * 2 * width * width + width * (self.text_dim + width)
         pairs = layers * width * tokens * (tokens + text_tokens)
-        return 6 * (by_token * tokens + by_text * text_tokens) + 12 * pairs
+        return (6 if weight_gradients else 4) * (by_token * tokens + by_text * text_tokens) + 12 * pairs
 
 
 def read_config(hf: dict[str, Any]) -> WanConfig:

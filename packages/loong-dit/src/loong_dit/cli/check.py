@@ -1,0 +1,23 @@
+"""`loong-dit check RUN.yaml [key=value ...]`."""
+
+from __future__ import annotations
+
+import typer
+
+from loong_core.cli.run_arguments import Overrides, Ranks, RunFile
+
+
+def check(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> None:
+    """Check a run file without training: every fault at once (status 2), or what the run would be."""
+    from loong_core.config import load_run
+    from loong_core.errors import ConfigError
+    from loong_dit.check import check_run
+    from loong_dit.recipes.training_config import DiffusionTrainingConfig
+
+    found = check_run(load_run(DiffusionTrainingConfig, run_file, overrides or ()), nproc)
+    if found.faults:
+        raise ConfigError(found.faults)
+    width = max(map(len, found.facts))
+    for name, fact in found.facts.items():
+        typer.echo(f"{name:<{width}}  {fact}")
+    typer.echo(f"{run_file}: no faults")

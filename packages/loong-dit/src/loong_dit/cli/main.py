@@ -1,0 +1,26 @@
+"""The `loong-dit` command: cache, check, train, sample, convert."""
+
+from __future__ import annotations
+
+from loong_core.cli.app import make_app
+from loong_core.cli.entry import run_app
+from loong_dit.cli import check, quickstart, train
+
+app = make_app(
+    "loong-dit",
+    "Train diffusion transformers, and draw samples from what was trained.",
+    {
+        "quickstart": quickstart.quickstart,
+        "train": train.train,
+        "check": check.check,
+    },
+)
+
+
+def main() -> None:
+    """Entry point of the `loong-dit` command."""
+    run_app(app)
+
+
+if __name__ == "__main__":
+    main()

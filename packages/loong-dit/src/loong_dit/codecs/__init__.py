@@ -1,0 +1,1 @@
+"""What turns media and captions into latents and embeddings, and back."""

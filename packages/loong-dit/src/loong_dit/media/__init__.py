@@ -1,0 +1,1 @@
+"""Pictures and videos: read, fitted to sizes, and written."""

@@ -1,0 +1,112 @@
+"""Every way to divide the work gives the loss, gradient norm and gradients of one rank, in float64.
+
+`--layouts all` (nox -s layouts-dit) tries the whole matrix, the tests of the package a part of it.
+"""
+
+import pytest
+import torch
+import torch.distributed as dist
+from dit_toys.runs import SIZES, write_cache
+from dit_toys.wan import TINY, randomised
+
+from loong_core.device.cpu import CpuDevice
+from loong_core.engine.fsdp.engine import FsdpEngine
+from loong_core.engine.settings import EngineSettings
+from loong_core.parallel.context import ParallelContext
+from loong_core.parallel.layout import Layout
+from loong_dit.data.assembly import Noising
+from loong_dit.data.cache import LatentCache
+from loong_dit.data.stream import LatentStream
+from loong_dit.families.registry import find_family
+from loong_dit.flow.loss import velocity_loss
+from loong_dit.flow.timesteps import TimestepDistribution
+
+MODELS = {"wan": TINY}
+
+LAYOUTS = {
+    "two shards (FSDP2)": (2, Layout(), "everything"),
+    "two copies (DDP)": (2, Layout(replicate=2), "everything"),
+    "ZeRO-1": (2, Layout(), "optimizer"),
+    "Ulysses of two": (2, Layout(context=2, ulysses=2), "everything"),
+    "ring of two": (2, Layout(context=2), "everything"),
+    "two copies of two shards (HSDP)": (4, Layout(replicate=2), "everything"),
+    "ring of two on two copies": (4, Layout(context=2, replicate=2), "everything"),
+    "ring of two of Ulysses of two": (4, Layout(context=4, ulysses=2), "everything"),
+    "Ulysses of two, two data ranks": (4, Layout(context=2, ulysses=2), "everything"),
+}
+ALWAYS = ("two copies (DDP)", "Ulysses of two", "ring of two")
+
+
+def pytest_generate_tests(metafunc):
+    if "layout" in metafunc.fixturenames:
+        names = LAYOUTS if metafunc.config.getoption("--layouts") == "all" else ALWAYS
+        metafunc.parametrize("layout", names)
+
+
+def gradients(cache, model, layout, sharding, sizes):
+    """Loss, gradient norm and whole gradients of a global batch of four samples of several sizes."""
+    hf = MODELS[model]
+    family = find_family(hf["_class_name"])
+    config = family.config(hf)
+    context = ParallelContext.build(layout, "cpu")
+    module = randomised(family.build(config, context, torch.float64))
+    settings = EngineSettings(precision="fp64", sharding=sharding)
+    engine = FsdpEngine([module], family.weight_map(config), context, CpuDevice(), settings)
+    found = LatentCache(cache)
+    noising = Noising(
+        family.patch_form(config), found.manifest, 3, TimestepDistribution(shift=3.0), 0.3, 8, first_frame=0.5
+    )
+    stream = LatentStream(
+        found,
+        [number for number, each in enumerate(found.samples) if each.size in sizes],
+        noising,
+        batching="packed",
+        global_batch_size=4,
+        micro_batch_size=2,
+        data_rank=context.data.rank,
+        data_size=context.data.size,
+    )
+    for shard in engine.stages[0].parameters():
+        assert shard.dtype is torch.float64
+    loss = engine.accumulate(in_float64(stream.next_step()), velocity_loss)
+    norm = engine.grad_norm()
+    pieces = [(each.key, each.piece, each.tensor.clone()) for each in engine.gradient_pieces()]
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, pieces)
+    whole = {}
+    for key, piece, values in (entry for rank in everyone for entry in rank):
+        whole.setdefault(key, torch.full(piece.global_shape, torch.nan, dtype=values.dtype))[piece.slices] = values
+    return loss.loss, loss.tokens, norm, whole
+
+
+def in_float64(batches):
+    """The noisy patches and targets in float64, so that nothing is rounded on the way."""
+    from dataclasses import replace
+
+    return [
+        replace(each, patches=each.patches.double(), target=each.target.double(), weights=each.weights.double())
+        for each in batches
+    ]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return write_cache(tmp_path_factory.mktemp("layouts") / "cache")
+
+
+@pytest.fixture(scope="module")
+def one_rank(ranks, cache):
+    return {model: ranks.run(1, gradients, cache, model, Layout(), "everything", SIZES[:2])[0] for model in MODELS}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_layout_gives_the_loss_and_gradients_of_one_rank(ranks, cache, one_rank, model, layout):
+    expected_loss, expected_count, expected_norm, expected = one_rank[model]
+    size, degrees, sharding = LAYOUTS[layout]
+    for loss, count, norm, whole in ranks.run(size, gradients, cache, model, degrees, sharding, SIZES[:2]):
+        assert count == expected_count == 4
+        assert loss == pytest.approx(expected_loss, rel=1e-12)
+        assert norm == pytest.approx(expected_norm, rel=1e-12)
+        assert whole.keys() == expected.keys()
+        for key, value in expected.items():
+            torch.testing.assert_close(whole[key], value, rtol=1e-10, atol=1e-13, msg=key)
