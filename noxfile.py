@@ -65,6 +65,36 @@ def layouts(session: nox.Session) -> None:
     session.run("pytest", "packages/loong-llm/tests/layouts", "--layouts", "all", *session.posargs, env=ENVIRONMENT)
 
 
+@nox.session(name="layouts-vla", python=PYTHON, default=False)
+def layouts_vla(session: nox.Session) -> None:
+    """Robot policies divided among ranks against one rank (the tests of loong-vla run it too)."""
+    sync(session, "loong-vla")
+    session.run("pytest", "packages/loong-vla/tests/layouts", *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session(name="oracle-vla", python=PYTHON, default=False)
+def oracle_vla(session: nox.Session) -> None:
+    """What lerobot's own policies compute, in its own environment, is what the tests of loong-vla expect of ours.
+
+    With a quickstart's folder (`-- runs/vla`) lerobot also runs the policy in it, and its actions have to be ours.
+    """
+    session.install("lerobot[dataset,pi]==0.6.1")
+    folder = pathlib.Path(session.create_tmp()) / "golden"
+    folder.mkdir(exist_ok=True)
+    scripts = "packages/loong-vla/tests/oracle"
+    session.run("python", f"{scripts}/write_pi_golden.py", str(folder), env=ENVIRONMENT)
+    session.run("python", f"{scripts}/write_lerobot_keys.py", str(folder / "lerobot_keys.json"), env=ENVIRONMENT)
+    session.run("python", f"{scripts}/compare_golden.py", str(folder), env=ENVIRONMENT)
+    if session.posargs:
+        run = pathlib.Path(session.posargs[0])
+        observed = folder / "observed.safetensors"
+        project = ("uv", "run", "--no-sync", "python")
+        session.run(*project, f"{scripts}/write_our_actions.py", str(run), str(observed), external=True)
+        session.run(
+            "python", f"{scripts}/lerobot_opens.py", str(run / "pretrained_model"), str(observed), env=ENVIRONMENT
+        )
+
+
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Formatting, lint rules, and the repository's own checks."""
