@@ -2,25 +2,36 @@
 
 The batch comes as packed sequences. Whole sequences are dealt out first, the costliest to the rank with the least so
 far (LPT, R. L. Graham 1969). Then, while the heaviest rank is much heavier than another, the exchange between the two
-that evens them out best is made: two sequences, two samples, or one sample given away, where sequences keep to what
-they hold of tokens and patches. Costs are whole numbers here: sums are exact, so every rank finds the same plan, on
-whatever processor.
+that evens them out best is made: of two sequences, or of some samples of one for some of another, where sequences keep
+to what they hold of tokens and patches (packed full, they take a long sample for several short ones). Costs are whole
+numbers here: sums are exact, so every rank finds the same plan, on whatever processor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loong_vlm.balance.cost import CostModel, Floats, imbalance
 
-EVEN_ENOUGH = 0.01
+EVEN_ENOUGH = 0.02
 """Exchanges stop when the heaviest rank is within this share of the mean."""
 
+_SEVERAL_WORTH = 0.04
+"""Exchanges of several samples, which take longer to find, stop at this share."""
+
 _EXCHANGES_A_RANK = 64
+_WORTH = 0.02
+"""Exchanges that even out less than this share of a gap are not made."""
+
+_PAIRED, _TOGETHER = 16, 10
+"""Of how many of a sequence's longest samples pairs are tried, and how many neighbours by length together."""
+
 _FINENESS = float(1 << 32)
 """Of how many parts the costliest sample's cost is made."""
 
@@ -140,15 +151,35 @@ def _dealt_by_cost(sequences: Sequence[Sequence[int]], costs: _Whole, ranks: int
 
 
 @dataclass(frozen=True)
+class _Group:
+    """Samples of one sequence of a rank that may leave it together; none, if nothing does."""
+
+    sequence: int
+    items: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class _Move:
-    """An exchange: what leaves the heavier rank's sequence, and what comes for it from the lighter's; -1: nothing."""
+    """An exchange: the cost that goes to the lighter rank, and what leaves each; whole sequences change ranks."""
 
     shift: float
-    heavy_sequence: int
-    light_sequence: int
-    heavy_item: int = -1
-    light_item: int = -1
+    heavy: _Group
+    light: _Group
     whole: bool = False
+
+
+class _Groups:
+    """Groups of a rank, and what each would take along of cost, places and patches, and what its sequence has free."""
+
+    def __init__(self, groups: list[_Group], sizes: list[NDArray[Any]], free: tuple[_Whole, _Whole]) -> None:
+        self.groups = groups
+        counts = np.array([len(group.items) for group in groups], np.int64)
+        flat = np.array([item for group in groups for item in group.items], np.int64)
+        running = [np.concatenate([np.zeros(1, np.int64), np.cumsum(values[flat])]) for values in sizes]
+        stops = np.cumsum(counts)
+        self.costs, self.places, self.patches = (sums[stops] - sums[stops - counts] for sums in running)
+        at = np.array([group.sequence for group in groups], np.int64)
+        self.free_places, self.free_patches = free[0][at], free[1][at]
 
 
 class _Exchange:
@@ -171,76 +202,93 @@ class _Exchange:
             heavy = int(loads.argmax())
             if loads[heavy] <= (1 + EVEN_ENOUGH) * mean:
                 return
-            for light in np.argsort(loads, kind="stable").tolist():
-                gap = float(loads[heavy] - loads[light])
-                move = self._best(heavy, light, gap) if gap > 1e-9 * mean else None
-                if move is not None:
-                    self._make(heavy, light, move)
-                    loads[heavy] -= move.shift
-                    loads[light] += move.shift
-                    break
-            else:
+            lighter = [light for light in np.argsort(loads, kind="stable").tolist() if loads[light] < loads[heavy]]
+            found = self._first(heavy, lighter, loads, several=False)
+            if found is None and self._move_samples and loads[heavy] > (1 + _SEVERAL_WORTH) * mean:
+                found = self._first(heavy, lighter, loads, several=True)
+            if found is None:
                 return
+            light, move = found
+            self._make(heavy, light, move)
+            loads[heavy] -= move.shift
+            loads[light] += move.shift
 
-    def _best(self, heavy: int, light: int, gap: float) -> _Move | None:
-        """The exchange whose shift of cost is nearest to half of the gap; None if none lessens it."""
-        ours, theirs = self.ranks[heavy], self.ranks[light]
-        best = self._best_whole(ours, theirs, gap)
+    def _first(self, heavy: int, lighter: list[int], loads: Floats, *, several: bool) -> tuple[int, _Move] | None:
+        """The best exchange with the lightest rank with which there is one that helps."""
+        for light in lighter:
+            gap = float(loads[heavy] - loads[light])
+            move = self._best(self.ranks[heavy], self.ranks[light], gap, several)
+            if move is not None:
+                return light, move
+        return None
+
+    def _best(self, ours: list[list[int]], theirs: list[list[int]], gap: float, several: bool) -> _Move | None:
+        """The exchange whose shift of cost is nearest to half of the gap; None if none lessens it much."""
+        best = None if several else self._best_whole(ours, theirs, gap)
         if not self._move_samples:
             return best
-        ours_flat, ours_at, ours_free = self._flat(ours)
-        theirs_flat, theirs_at, theirs_free = self._flat(theirs)
-        # What comes for a sample may be nothing, in any of the other rank's sequences.
-        theirs_flat = np.concatenate([theirs_flat, np.full(len(theirs), -1)])
-        theirs_at = np.concatenate([theirs_at, np.arange(len(theirs))])
-        shift = self._of(self._costs, ours_flat)[:, None] - self._of(self._costs, theirs_flat)[None]
-        allowed = (shift > 1e-6 * gap) & (shift < (1 - 1e-6) * gap)
-        for sizes, kind in ((self._places, 0), (self._patches, 1)):
-            grown = self._of(sizes, ours_flat)[:, None] - self._of(sizes, theirs_flat)[None]
-            allowed &= grown <= theirs_free[kind][theirs_at][None]
-            allowed &= -grown <= ours_free[kind][ours_at][:, None]
-        if allowed.any():
-            distance = np.where(allowed, np.abs(shift - gap / 2), np.inf)
-            row, column = np.unravel_index(int(distance.argmin()), distance.shape)
-            found = float(shift[row, column])
-            if best is None or abs(found - gap / 2) < abs(best.shift - gap / 2):
-                heavy_item, light_item = int(ours_flat[row]), int(theirs_flat[column])
-                best = _Move(found, int(ours_at[row]), int(theirs_at[column]), heavy_item, light_item)
+        mine, other = self._groups(ours, several), self._groups(theirs, several)
+        shift = (mine.costs[:, None] - other.costs[None]).astype(np.float64)
+        grown = mine.places[:, None] - other.places[None]
+        grown_patches = mine.patches[:, None] - other.patches[None]
+        allowed = _lessens(shift, gap)
+        allowed &= (grown <= other.free_places[None]) & (-grown <= mine.free_places[:, None])
+        allowed &= (grown_patches <= other.free_patches[None]) & (-grown_patches <= mine.free_patches[:, None])
+        found = _nearest(shift, allowed, gap)
+        if found is not None and (best is None or abs(found[2] - gap / 2) < abs(best.shift - gap / 2)):
+            best = _Move(found[2], mine.groups[found[0]], other.groups[found[1]])
         return best
 
     def _best_whole(self, ours: list[list[int]], theirs: list[list[int]], gap: float) -> _Move | None:
-        mine = np.array([self._costs[sequence].sum() for sequence in ours])
-        other = np.array([self._costs[sequence].sum() for sequence in theirs])
+        mine = np.array([self._costs[sequence].sum() for sequence in ours], np.float64)
+        other = np.array([self._costs[sequence].sum() for sequence in theirs], np.float64)
         shift = mine[:, None] - other[None]
-        allowed = (shift > 1e-6 * gap) & (shift < (1 - 1e-6) * gap)
-        if not allowed.any():
+        found = _nearest(shift, _lessens(shift, gap), gap)
+        if found is None:
             return None
-        distance = np.where(allowed, np.abs(shift - gap / 2), np.inf)
-        row, column = np.unravel_index(int(distance.argmin()), distance.shape)
-        return _Move(float(shift[row, column]), int(row), int(column), whole=True)
+        return _Move(found[2], _Group(found[0], ()), _Group(found[1], ()), whole=True)
 
-    def _flat(self, sequences: list[list[int]]) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """Items of a rank's sequences, the sequence each is in, and what each sequence has free of places, patches."""
-        flat = np.array([item for sequence in sequences for item in sequence], np.int64)
-        at = np.repeat(np.arange(len(sequences)), [len(sequence) for sequence in sequences])
+    def _groups(self, sequences: list[list[int]], several: bool) -> _Groups:
+        """What may leave each of a rank's sequences: nothing, one sample, and with `several` some samples together."""
+        groups: list[_Group] = []
+        for number, sequence in enumerate(sequences):
+            groups.append(_Group(number, ()))
+            groups.extend(_Group(number, (item,)) for item in sequence)
+            if several:
+                groups.extend(_Group(number, items) for items in self._together(sequence))
         places = np.array([self._room.places - self._places[sequence].sum() for sequence in sequences])
-        most = np.iinfo(np.int64).max // 2 if self._room.patches is None else self._room.patches
+        most = np.iinfo(np.int64).max // 4 if self._room.patches is None else self._room.patches
         patches = np.array([most - self._patches[sequence].sum() for sequence in sequences])
-        return flat, at, (places, patches)
+        return _Groups(groups, [self._costs, self._places, self._patches], (places, patches))
 
-    @staticmethod
-    def _of(values: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """Values of items, 0 for the item -1."""
-        return np.where(items >= 0, values[items], 0)
+    def _together(self, sequence: list[int]) -> Iterator[tuple[int, ...]]:
+        """Pairs of the longest samples, and samples that follow each other by length."""
+        by_length = sorted(sequence, key=lambda item: (-int(self._places[item]), item))
+        yield from itertools.combinations(by_length[:_PAIRED], 2)
+        for count in range(3, min(len(by_length), _TOGETHER) + 1):
+            for first in range(len(by_length) - count + 1):
+                yield tuple(by_length[first : first + count])
 
     def _make(self, heavy: int, light: int, move: _Move) -> None:
         ours, theirs = self.ranks[heavy], self.ranks[light]
+        first, second = move.heavy.sequence, move.light.sequence
         if move.whole:
-            first, second = move.heavy_sequence, move.light_sequence
             ours[first], theirs[second] = theirs[second], ours[first]
             return
-        ours[move.heavy_sequence].remove(move.heavy_item)
-        theirs[move.light_sequence].append(move.heavy_item)
-        if move.light_item >= 0:
-            theirs[move.light_sequence].remove(move.light_item)
-            ours[move.heavy_sequence].append(move.light_item)
+        leaving, coming = set(move.heavy.items), set(move.light.items)
+        ours[first] = [item for item in ours[first] if item not in leaving] + list(move.light.items)
+        theirs[second] = [item for item in theirs[second] if item not in coming] + list(move.heavy.items)
+
+
+def _lessens(shift: Floats, gap: float) -> NDArray[np.bool_]:
+    """Which shifts of cost lessen a gap by so much that it is worth an exchange."""
+    return (shift > _WORTH * gap) & (shift < (1 - _WORTH) * gap)
+
+
+def _nearest(shift: Floats, allowed: NDArray[np.bool_], gap: float) -> tuple[int, int, float] | None:
+    """Row, column and value of the allowed shift nearest to half of the gap."""
+    if not allowed.any():
+        return None
+    distance = np.where(allowed, np.abs(shift - gap / 2), np.inf)
+    row, column = np.unravel_index(int(distance.argmin()), distance.shape)
+    return int(row), int(column), float(shift[row, column])

@@ -55,7 +55,8 @@ class Normalisation:
         scale = 1.0 / self.rescale
         mean = (torch.tensor(self.mean) * scale).view(channels, 1, 1, 1)
         std = (torch.tensor(self.std) * scale).view(channels, 1, 1, 1)
-        floats = patches.to(torch.float32).sub_(mean).div_(std)
+        floats = torch.empty(count, channels, temporal, side, side)
+        torch.sub(patches, mean, out=floats[:, :, :frames]).div_(std)
         if frames != temporal:
-            floats = floats.expand(count, channels, temporal, side, side)
-        return floats.reshape(count, channels * temporal * side * side)
+            floats[:, :, 1:] = floats[:, :, :1]
+        return floats.view(count, channels * temporal * side * side)
