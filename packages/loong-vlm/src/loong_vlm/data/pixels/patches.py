@@ -51,12 +51,10 @@ class Normalisation:
                 one frame is repeated.
             temporal: frames of a patch.
         """
-        count, channels, frames, side, _ = patches.shape
+        count, channels, _, side, _ = patches.shape
         scale = 1.0 / self.rescale
         mean = (torch.tensor(self.mean) * scale).view(channels, 1, 1, 1)
         std = (torch.tensor(self.std) * scale).view(channels, 1, 1, 1)
         floats = torch.empty(count, channels, temporal, side, side)
-        torch.sub(patches, mean, out=floats[:, :, :frames]).div_(std)
-        if frames != temporal:
-            floats[:, :, 1:] = floats[:, :, :1]
+        floats.copy_(patches.expand_as(floats)).sub_(mean).div_(std)
         return floats.view(count, channels * temporal * side * side)
