@@ -95,6 +95,16 @@ def oracle_vla(session: nox.Session) -> None:
         )
 
 
+@nox.session(python=PYTHON, default=False)
+def faults(session: nox.Session) -> None:
+    """Ranks killed at each stage of a save, or left hanging; with `-- --random 20` at random moments of a save too."""
+    sync(session, "loong-llm")
+    core = "packages/loong-core/tests"
+    files = [f"{core}/train/test_{name}.py" for name in ("kill_while_saving", "hang_watch", "faults_of_one_rank")]
+    session.run("pytest", *files, f"{core}/checkpoint/test_resume.py", env=ENVIRONMENT)
+    session.run("pytest", "-s", "packages/loong-llm/tests/faults", *session.posargs, env=ENVIRONMENT)
+
+
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Formatting, lint rules, and the repository's own checks."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from tools.checks import architecture, files, versions
+from tools.checks import architecture, faults, files, versions
 
 CHECKS = (
     architecture.imports_follow_the_arrows,
@@ -11,6 +11,7 @@ CHECKS = (
     files.names_say_something,
     files.files_keep_to_one_subject,
     files.no_address_of_a_registry,
+    faults.every_situation_has_its_test,
     versions.every_package_is_complete,
     versions.changelog_tells_the_version,
     versions.ranges_admit_the_siblings,

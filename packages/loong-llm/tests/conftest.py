@@ -14,8 +14,10 @@ from loong_core.parallel.pool import RankPool
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How much of the matrix of layouts runs."""
+    """How much of the matrix of layouts runs, and how often a run is killed at a random moment."""
     parser.addoption("--layouts", choices=["subset", "all"], default="subset", help="which layouts are tried")
+    parser.addoption("--random", type=int, default=0, help="how often a rank is killed at a random moment of a save")
+    parser.addoption("--random-seed", type=int, default=0, help="decides the moments")
 
 
 @pytest.fixture(scope="session")

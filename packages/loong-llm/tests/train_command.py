@@ -18,21 +18,24 @@ FILES = (f"data.train={EXAMPLES / 'tiny.txt'}", f"data.validation={EXAMPLES / 't
 
 
 class TrainCommand:
-    """`loong-llm train examples/llm/tiny.yaml ... --nproc N`, running."""
+    """`loong-llm train examples/llm/tiny.yaml ... --nproc N`, running; or its ranks started by `torchrun` arguments."""
 
-    def __init__(self, output, *overrides, nproc=2):
+    def __init__(self, output, *overrides, nproc=2, torchrun=()):
+        starter = ["-m", "torch.distributed.run", *torchrun] if torchrun else []
         arguments = [
+            *starter,
+            "-m",
+            "loong_llm.cli.main",
             "train",
             str(EXAMPLES / "tiny.yaml"),
             *FILES,
             f"output={output}",
             *overrides,
-            "--nproc",
-            str(nproc),
+            *(() if torchrun else ("--nproc", str(nproc))),
         ]
         self.output = Path(output)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "loong_llm.cli.main", *arguments],
+            [sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,8 +1,8 @@
 """Which rank this process is, and joining the other ranks.
 
 Whoever starts ranks (`loong_core.parallel.launch`, torchrun, a cluster's scripts) tells each by torchrun's environment
-variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Without them a process is the only
-rank. Torch is imported only when ranks are joined.
+variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Where they are missing, those of a
+SLURM step (`srun`) serve. Without either a process is the only rank. Torch is imported only when ranks are joined.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from loong_core.errors import UserError
+from loong_core.parallel.slurm import torchrun_variables
 
 if TYPE_CHECKING:
     import torch
@@ -37,12 +38,14 @@ class RankPlace:
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> RankPlace:
-        """Read torchrun's variables.
+        """Read torchrun's variables, or SLURM's.
 
         Raises:
             UserError: some are set and others are not, or one is no number.
         """
         environ = os.environ if environ is None else environ
+        if "RANK" not in environ:
+            environ = {**environ, **torchrun_variables(environ)}
         if "RANK" not in environ:
             return RankPlace()
         missing = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in environ]
@@ -79,12 +82,18 @@ def initialise_from_env(device: Device, *, timeout: timedelta = DEFAULT_TIMEOUT)
 
     sys.dont_write_bytecode = False  # else every import by every rank compiles hundreds of files anew
     place = RankPlace.from_env()
+    if place.started and "RANK" not in os.environ:
+        os.environ.update(torchrun_variables(os.environ))  # torch and megatron read them too
     bound = device.bind(place.local_rank)
     backend = device.communication_backend
     if device.torch_type != "cpu":
         backend = f"cpu:gloo,{device.torch_type}:{backend}"
     if place.started:
-        dist.init_process_group(backend, timeout=timeout, rank=place.rank, world_size=place.world_size)
+        # torchrun's agent keeps one store for all restarts, and ranks must not find the addresses of those before them.
+        found = dist.rendezvous("env://", place.rank, place.world_size, timeout=timeout)  # pyright: ignore[reportPrivateImportUsage]
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"restart-{restart}", next(found)[0])  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group(backend, timeout=timeout, rank=place.rank, world_size=place.world_size, store=store)
     else:
         # megatron's HyperCommGrid reads WORLD_SIZE before it asks torch.distributed; here both must say 1.
         os.environ.setdefault("WORLD_SIZE", "1")

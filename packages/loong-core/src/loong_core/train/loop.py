@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from loong_core.checkpoint.resume import Checkpointer
 from loong_core.engine.base import Engine, ForwardStep, StepLoss
-from loong_core.errors import Interrupted, NumericalError
+from loong_core.errors import Interrupted, NumericalError, UserError
 from loong_core.parallel.crew import Crew
 from loong_core.train.guards import FiniteGuard, SpikeGuard
 from loong_core.train.hang_watch import HangWatch
@@ -160,7 +160,13 @@ def train(run: Run, work: Work) -> Progress:
                 profiler.begin(step)
                 clock.start()
                 watch.mark(step, "reading data")
-                microbatches = work.stream.next_step()
+                try:
+                    microbatches = work.stream.next_step()
+                except StopIteration:
+                    raise UserError(
+                        f"the training data of rank {run.place.rank} has run out at step {step} of {total}; every rank "
+                        "needs data for all steps: lower train.steps, or mend the stream"
+                    ) from None
                 clock.data_ready()
                 watch.mark(step, "computing")
                 loss = engine.accumulate(microbatches, finite.forward_step)
