@@ -64,11 +64,11 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     found.faults += run_faults(config, loaded.given)
     found.faults += data_faults(config)
     found.faults += stage_faults(config)
-    found.faults += _choice_faults(config)
-    device = _select_device(config, found)
+    found.faults += choice_faults(config)
+    device = select_device(config, found)
     model = None
     if config.model.source:
-        model = _unless_faulty(found, "model", lambda: open_model(config.model.source, config.model.overrides))
+        model = unless_faulty(found, "model", lambda: open_model(config.model.source, config.model.overrides))
     layout = Layout(**config.layout.model_dump())
     if model is not None:
         found.faults += _model_faults(config, model)
@@ -76,7 +76,7 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     else:
         found.faults += layout.faults(world_size)
     found.faults += engine_faults(config.engine, layout)
-    found.faults += _context_faults(config, layout)
+    found.faults += context_faults(config, layout)
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
     if model is not None and not found.faults:
@@ -85,7 +85,7 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     if model is not None and device is not None and not found.faults:
         hardware = device.hardware()
         if hardware is None and device.torch_type == "cpu":
-            found.here += _host_memory_faults(config, model, device, world_size)
+            found.here += host_memory_faults(config, model, device, world_size)
         elif hardware is not None and _trains_all(config):
             cluster = cluster_of(hardware.name, hardware.memory, world_size)
             found.faults += memory_faults(config, model.config, cluster)
@@ -94,7 +94,7 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     if config.output and not found.faults:
         found.faults += RunFolder(user_path(config.output)).faults(config)
     if model is not None and not found.faults:
-        found.facts = _facts(config, model, layout, world_size, cluster is not None)
+        found.facts = run_facts(config, model, layout, world_size, cluster is not None)
     return found
 
 
@@ -103,7 +103,7 @@ def _trains_all(config: TrainingConfig) -> bool:
     return config.lora is None and not config.train.freeze and not config.train.train_only
 
 
-def _select_device(config: TrainingConfig, found: Findings) -> Device | None:
+def select_device(config: TrainingConfig, found: Findings) -> Device | None:
     """The run's device; where it cannot be had here, why is noted."""
     try:
         return select(config.device).device
@@ -115,10 +115,10 @@ def _select_device(config: TrainingConfig, found: Findings) -> Device | None:
     return None
 
 
-def _host_memory_faults(config: TrainingConfig, model: ModelSource, device: Device, world_size: int) -> list[Fault]:
+def host_memory_faults(config: TrainingConfig, model: ModelSource, device: Device, world_size: int) -> list[Fault]:
     """Whether the host can hold what cannot be done without, however it is shared: a bound from below."""
     per_parameter = 16 if _trains_all(config) else 2  # float32 weight, gradient and two moments; or a bfloat16 weight
-    parameters = model.config.parameter_count()
+    parameters = model.parameter_count()
     least, there = parameters * per_parameter // world_size, device.memory().total
     if least <= there:
         return []
@@ -129,7 +129,8 @@ def _host_memory_faults(config: TrainingConfig, model: ModelSource, device: Devi
     return [Fault("model", what, "choose a smaller model, or run it on more machines")]
 
 
-def _unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]) -> Value | None:
+def unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]) -> Value | None:
+    """What an action gives; None, with its faults noted, where it raises them."""
     try:
         return action()
     except ConfigError as error:
@@ -139,7 +140,8 @@ def _unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]
     return None
 
 
-def _choice_faults(config: TrainingConfig) -> list[Fault]:
+def choice_faults(config: TrainingConfig) -> list[Fault]:
+    """What is wrong with choices that need no model: validation, kernels."""
     faults = []
     train, data = config.train, config.data
     if not data.validation and data.validation_fraction == 0:
@@ -176,7 +178,8 @@ def _sample_faults(config: TrainingConfig) -> list[Fault]:
     return [Fault("samples", what, "leave the section out, and use loong-llm generate afterwards")]
 
 
-def _context_faults(config: TrainingConfig, layout: Layout) -> list[Fault]:
+def context_faults(config: TrainingConfig, layout: Layout) -> list[Fault]:
+    """More context ranks than tokens."""
     tokens = config.train.micro_batch_size * config.data.sequence_length
     if tokens >= layout.context:
         return []
@@ -194,19 +197,20 @@ def _model_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
         what = f"is {config.data.sequence_length}, beyond the model's max_position_embeddings {longest}"
         fix = "lower it, or set model.overrides.max_position_embeddings"
         found.faults.append(Fault("data.sequence_length", what, fix))
-    tokenizer = _unless_faulty(found, "tokenizer", lambda: load_tokenizer(config.tokenizer, model.tokenizer_dir))
+    tokenizer = unless_faulty(found, "tokenizer", lambda: load_tokenizer(config.tokenizer, model.tokenizer_dir))
     if tokenizer is not None:
         found.faults += tokenizer_faults(tokenizer, model.config.vocab_size)
         found.faults += template_faults(config, tokenizer)
     return found.faults
 
 
-def _facts(
+def run_facts(
     config: TrainingConfig, model: ModelSource, layout: Layout, world_size: int, accelerated: bool
 ) -> dict[str, str]:
+    """What the run would be, for people."""
     train, tokens = config.train, config.train.global_batch_size * config.data.sequence_length
     data_ranks = layout.data_for(world_size)
-    parameters = model.config.parameter_count()
+    parameters = model.parameter_count()
     microbatches = train.global_batch_size // (train.micro_batch_size * data_ranks)
     changed = " with overrides" if config.model.overrides else ""
     facts = {

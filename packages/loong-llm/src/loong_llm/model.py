@@ -60,6 +60,15 @@ class ModelSource:
         """The module of a pipeline stage, without weights; arguments are `Decoder`'s."""
         return Decoder(self.config, context, layers=layers, embedding=embedding, head=head, dtype=dtype)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are weights to load."""
+        return self.weights is not None
+
+    def load(self, stages: Sequence[nn.Module], context: ParallelContext, seed: int) -> None:
+        """Fill stages built with `context`; `seed` is for what has no weights, where that may be drawn."""
+        fill(stages, self, context)
+
     def duplicates(self) -> Mapping[str, str]:
         """Second copies of a tied table that its checkpoints may hold: name to the first's name."""
         return self.family.tied_tensors if self.config.tie_embeddings else {}
@@ -128,11 +137,11 @@ def build_stages(
         )
         for number, layers in enumerate(stages_of_rank)
     ]
-    if initialise == "random" or (initialise == "auto" and model.weights is None):
+    if initialise == "random" or (initialise == "auto" and not model.has_weights):
         for stage in stages:
             initialize(stage, model.weight_map, context, seed, config.initializer_range)
     else:
-        fill(stages, model, context)
+        model.load(stages, context, seed)
     return stages
 
 

@@ -137,7 +137,7 @@ def template_faults(config: TrainingConfig, tokenizer: PreTrainedTokenizerBase) 
     """Why the tokenizer or the chat template does not serve the stage."""
     if not heeds(config, "conversations"):
         return []
-    return _told(lambda: conversation_encoder(config, tokenizer), "data.chat_template")
+    return told_faults(lambda: conversation_encoder(config, tokenizer), "data.chat_template")
 
 
 def trained_part_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
@@ -146,7 +146,7 @@ def trained_part_faults(config: TrainingConfig, model: ModelSource) -> list[Faul
     if config.lora is not None and drawn:
         what = f"adapts a model whose weights are drawn at random: {config.model.source} brings none that are loaded"
         return [Fault("lora", what, "name a folder with weights as model.source, or train all weights")]
-    return _told(lambda: choose_trained(config, model, (), ParallelContext.single()), "lora")
+    return told_faults(lambda: choose_trained(config, model, (), ParallelContext.single()), "lora")
 
 
 def kept_part_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
@@ -155,7 +155,7 @@ def kept_part_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
         return []
     stage = Decoder(model.config, ParallelContext.single("meta"))
     recompute, offload = config.recompute.parts, config.offload.parts
-    return _told(
+    return told_faults(
         lambda: keep_less([stage], stage.parallel, CpuDevice(), recompute=recompute, offload=offload), "recompute"
     )
 
@@ -177,7 +177,7 @@ def _source_faults(config: TrainingConfig, key: str, sources: Sequence[SourceSec
     return faults
 
 
-def _told(action: Callable[[], object], key: str) -> list[Fault]:
+def told_faults(action: Callable[[], object], key: str) -> list[Fault]:
     """The fault that an action raises, under the key that its message begins with, else under `key`."""
     try:
         action()

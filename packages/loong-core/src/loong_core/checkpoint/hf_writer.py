@@ -33,6 +33,9 @@ DTYPE_NAMES = {
 }
 """Names of dtypes in `config.json`."""
 
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+"""Files that say how images and videos are read."""
+
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -184,6 +187,7 @@ class FolderWriter:
         ids = {key: hf_config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in hf_config}
         _write_json(self.partial / _GENERATION_FILE, ids)
         copied = [(companions, _GENERATION_FILE)]
+        copied += [(companions, pattern) for pattern in PROCESSOR_FILES]
         copied += [(companions, "*.py")] if "auto_map" in hf_config else []
         copied += [(tokenizer or companions, pattern) for pattern in TOKENIZER_FILES]
         for source, pattern in copied:

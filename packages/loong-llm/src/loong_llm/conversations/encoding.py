@@ -180,6 +180,10 @@ class ConversationEncoder:
         """
         return (self._renderer_for_tools if conversation.tools else self._renderer).render(conversation)
 
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a rendered text of which nothing is trained on, such as a prompt."""
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
     def encode(self, texts: list[RenderedText]) -> list[EncodedSample | BadSample]:
         """Token ids of rendered texts, `BadSample` for one without a single trained token."""
         encodings = self._backend.encode_batch([text.text for text in texts], add_special_tokens=False)

@@ -11,11 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from loong_core.checkpoint.hf_export import export_hf
-from loong_core.checkpoint.hf_writer import TOKENIZER_FILES
+from loong_core.checkpoint.hf_writer import PROCESSOR_FILES, TOKENIZER_FILES
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.engine.base import Engine
 from loong_core.engine.choice import build_engine, weights_dtype
+from loong_core.engine.settings import EngineSettings
 from loong_core.nn.decoder import Decoder
 from loong_core.nn.freezing import freeze
 from loong_core.nn.lora import LoraSettings, apply_lora, merge_lora
@@ -100,9 +101,19 @@ def choose_trained(
     return None, model.weight_map, str(count)
 
 
-def build_trained_model(run: Run, config: TrainingConfig, model: ModelSource) -> TrainedModel:
-    """Build this rank's part of the model and put it under the run's engine. Collective."""
-    dtype = weights_dtype(config.engine, run.engine_settings)
+def build_trained_model(
+    run: Run, config: TrainingConfig, model: ModelSource, settings: EngineSettings | None = None
+) -> TrainedModel:
+    """Build this rank's part of the model and put it under the run's engine. Collective.
+
+    Args:
+        run: whose ranks and device.
+        config: its configuration.
+        model: what to build.
+        settings: the engine's, where they are not just the run's.
+    """
+    settings = settings or run.engine_settings
+    dtype = weights_dtype(config.engine, settings)
     stages = build_stages(model, run.context, dtype=dtype, initialise=config.model.initialise, seed=config.seed)
     stages = [stage.to(run.context.device) for stage in stages]
     lora, weight_map, told = choose_trained(config, model, stages, run.context)
@@ -118,7 +129,7 @@ def build_trained_model(run: Run, config: TrainingConfig, model: ModelSource) ->
         weight_map,
         run.context,
         run.device,
-        run.engine_settings,
+        settings,
         hidden_size=model.config.hidden_size,
     )
     return TrainedModel(model, engine, lora)
@@ -130,6 +141,7 @@ def export(
     model: TrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     end_of_turn_ids: Sequence[int] = (),
+    processor: Path | None = None,
 ) -> None:
     """Write what was trained: `hf/` in the run's precision, or `adapter/`. The engine has no further use. Collective.
 
@@ -139,6 +151,7 @@ def export(
         model: what was trained.
         tokenizer: goes with it.
         end_of_turn_ids: ids at which generation is to stop, in place of the model's own.
+        processor: folder whose files say how images are read, if the model reads any.
     """
     source = model.source
     hf_config: dict[str, Any] = dict(source.hf_config)
@@ -151,6 +164,8 @@ def export(
         companions = Path(temporary)
         changed = config.tokenizer is not None or bool(end_of_turn_ids)
         _write_companions(companions, source.tokenizer_dir, tokenizer if changed else None, end_of_turn_ids)
+        for file in [file for name in PROCESSOR_FILES for file in (processor.glob(name) if processor else ())]:
+            shutil.copyfile(file, companions / file.name)
         if model.lora is not None and config.lora is not None and not config.lora.merge:
             save_adapter(
                 run.folder.adapter,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from loong_core.cli.entry import run_app
-from loong_vlm.cli.convert_data import convert_data
+from loong_vlm.cli import check, convert, convert_data, evaluate, generate, inspect_data, plan, quickstart, train
 
 app = typer.Typer(
     name="loong-vlm",
@@ -17,6 +17,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command("quickstart")(quickstart.quickstart)
+app.command("train")(train.train)
+app.command("check")(check.check)
+app.command("inspect-data")(inspect_data.inspect_data)
+app.command("plan")(plan.plan)
+app.command("convert")(convert.convert)
+app.command("convert-data")(convert_data.convert_data)
+app.command("generate")(generate.generate)
+app.command("eval")(evaluate.evaluate)
 
 
 def _print_version(wanted: bool) -> None:
@@ -32,9 +41,6 @@ def _options(
     ] = False,
 ) -> None:
     """Train vision-language models, and use what was trained."""
-
-
-app.command("convert-data")(convert_data)
 
 
 def main() -> None:

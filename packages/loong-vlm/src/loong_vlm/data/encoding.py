@@ -19,7 +19,7 @@ from loong_core.errors import UserError
 from loong_llm.conversations.encoding import ConversationEncoder, RenderSettings
 from loong_llm.conversations.messages import BadSample, Conversation
 from loong_llm.conversations.rendering import RenderedText
-from loong_vlm.data.forms import split_at_marks
+from loong_vlm.data.forms import mark, split_at_marks
 from loong_vlm.data.media import Medium, Stretch
 from loong_vlm.data.pixels.image_files import image_size
 from loong_vlm.data.pixels.processor import PixelProcessor
@@ -141,6 +141,21 @@ class VisionEncoder:
                 raise sample
             samples.append(self._repeat(sample.ids, sample.trained, shown))
         return samples
+
+    def prompt(self, question: str, media: Sequence[Medium]) -> VisionSample:
+        """What is put to a model: a user's question behind its images, up to where the assistant speaks.
+
+        Raises:
+            UserError: an image cannot be read, or the model reads text only.
+        """
+        if media and self.layout is None:
+            raise UserError(f"the question shows {len(media)} images, and the model reads text only")
+        measured = [measure(medium, self._processor) for medium in media]
+        marks = "".join(mark(number) for number in range(len(media)))
+        written = self.text.renderer.prompt([{"role": "user", "content": marks + question}])
+        text, shown = self._expand(RenderedText(written, []), measured)
+        ids = np.array(self.text.ids(text.text), np.int32)
+        return self._repeat(ids, np.zeros(len(ids), np.bool_), shown)
 
     def _measure(self, medium: Medium) -> Measured:
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ class VisionFamily:
         optional_keys: keys of `config.json` that may be missing from it.
         completed: (a folder's `config.json`, the folder) to the config with what other files of the folder tell.
         harmless_tensors: patterns of tensors that checkpoints may hold beside the weights, without effect on the model.
+        language_types: families of loong-llm that may be its language model, each with the `model_type` of its section.
         tied_heads: what checkpoints of tied models may call a second copy of the embedding table.
     """
 
@@ -42,6 +43,7 @@ class VisionFamily:
     optional_keys: tuple[str, ...] = ()
     completed: Callable[[dict[str, Any], Path], dict[str, Any]] | None = None
     harmless_tensors: tuple[str, ...] = ()
+    language_types: Mapping[str, str] = field(default_factory=dict)
     tied_heads: tuple[str, ...] = ("lm_head.weight",)
 
     def named_configs(self) -> dict[str, dict[str, Any]]:

@@ -116,6 +116,7 @@ INTERNVL = VisionFamily(
     weight_maps=_weight_maps,
     configs=files("loong_vlm") / "configs" / "internvl",
     transformers_class="InternVLForConditionalGeneration",
+    language_types={name: name for name in ("llama", "mixtral", "qwen2", "qwen3", "qwen3_moe")},
     tied_heads=("language_model.lm_head.weight", "lm_head.weight"),
 )
 

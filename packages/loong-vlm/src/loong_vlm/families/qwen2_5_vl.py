@@ -52,4 +52,5 @@ QWEN2_5_VL = VisionFamily(
     weight_maps=_weight_maps,
     configs=files("loong_vlm") / "configs" / "qwen2_5_vl",
     transformers_class="Qwen2_5_VLForConditionalGeneration",
+    language_types={"qwen2": "qwen2_5_vl_text"},
 )

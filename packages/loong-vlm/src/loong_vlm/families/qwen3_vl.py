@@ -73,6 +73,7 @@ QWEN3_VL = VisionFamily(
     parts=_parts_with(QWEN3, {}),
     weight_maps=_weight_maps,
     transformers_class="Qwen3VLForConditionalGeneration",
+    language_types={"qwen3": "qwen3_vl_text"},
 )
 
 QWEN3_VL_MOE = VisionFamily(
@@ -82,4 +83,5 @@ QWEN3_VL_MOE = VisionFamily(
     weight_maps=_moe_weight_maps,
     configs=files("loong_vlm") / "configs" / "qwen3_vl_moe",
     transformers_class="Qwen3VLMoeForConditionalGeneration",
+    language_types={"qwen3_moe": "qwen3_vl_moe_text"},
 )
