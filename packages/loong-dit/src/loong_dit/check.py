@@ -112,6 +112,9 @@ def _size_faults(source: ModelSource, cache: LatentCache, layout: Layout) -> lis
         )
         return [Fault("data.cache", what, "cache at other sizes")]
     least = min(form.tokens(size) for size in sizes)
+    if layout.context > 1 and not source.family.shares_context:
+        what = f"is {layout.context}, but samples of family {source.family.name} are not shared by context ranks"
+        return [Fault("layout.context", what, "set it to 1")]
     if least < layout.context:
         what = f"is {layout.context}, more ranks than the {least} tokens of the smallest sample that they share"
         return [Fault("layout.context", what, "lower it")]

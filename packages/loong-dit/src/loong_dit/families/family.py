@@ -34,7 +34,7 @@ class DiffusionFamily:
         text_length: captions' embeddings are padded with zeros to this many; None: each keeps its own length.
         channels_last: whether what the model says of a token lists channels last.
         centred: whether rows and columns are counted from the middle of a picture.
-        lora_targets: the layers that this field adapts by default.
+        shares_context: whether context ranks can share a sample.
     """
 
     name: str
@@ -46,7 +46,7 @@ class DiffusionFamily:
     text_length: int | None = None
     channels_last: bool = True
     centred: bool = False
-    lora_targets: tuple[str, ...] = ()
+    shares_context: bool = True
 
     @property
     def model_types(self) -> tuple[str, ...]:
