@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from loong_core.cli.app import make_app
 from loong_core.cli.entry import run_app
-from loong_dit.cli import check, quickstart, train
+from loong_dit.cli import cache, check, convert, quickstart, sample, train
 
 app = make_app(
     "loong-dit",
     "Train diffusion transformers, and draw samples from what was trained.",
     {
         "quickstart": quickstart.quickstart,
+        "cache": cache.cache,
         "train": train.train,
         "check": check.check,
+        "sample": sample.sample,
+        "convert": convert.convert,
     },
 )
 

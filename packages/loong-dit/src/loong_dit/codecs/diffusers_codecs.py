@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from loong_core.errors import UserError
 from loong_dit.data.cache import tensors_hash
+from loong_dit.families.family import CaptionFrame
+from loong_dit.media.buckets import fitted
 
 
 class DiffusersVae:
@@ -80,6 +82,7 @@ class TransformersText:
         tokenizer: folder of the tokenizer.
         longest: tokens of a caption beyond which it is cut.
         device: where it computes.
+        frame: what is around a caption.
         dtype: in what.
 
     Raises:
@@ -87,13 +90,19 @@ class TransformersText:
     """
 
     def __init__(
-        self, encoder: Path, tokenizer: Path, longest: int, device: torch.device, dtype: torch.dtype = torch.float32
+        self,
+        encoder: Path,
+        tokenizer: Path,
+        longest: int,
+        device: torch.device,
+        frame: CaptionFrame,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         try:
             from transformers import AutoTokenizer
         except ImportError as error:
             raise _missing(error) from error
-        self._device, self._longest = device, longest
+        self._device, self._longest, self._frame = device, longest + frame.dropped, frame
         self._encoder = _text_encoder(encoder).to(device=device, dtype=dtype).eval()  # type: ignore[call-overload]
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer)
@@ -101,7 +110,7 @@ class TransformersText:
             raise UserError(f"{tokenizer} is not the folder of a tokenizer: {error}") from error
         config: Any = self._encoder.config
         self.name = type(self._encoder).__name__
-        self.hash = _hash(self._encoder, config.to_dict() | {"longest": longest})
+        self.hash = _hash(self._encoder, config.to_dict() | {"longest": longest, "frame": frame.template})
         self.width = int(getattr(config, "d_model", None) or config.hidden_size)
 
     @torch.no_grad()
@@ -110,11 +119,39 @@ class TransformersText:
         found = []
         for caption in captions:
             ids = self._tokenizer(
-                " ".join(caption.split()), truncation=True, max_length=self._longest, return_tensors="pt"
+                self._frame.template.format(" ".join(caption.split())),
+                truncation=True,
+                max_length=self._longest,
+                return_tensors="pt",
             ).to(self._device)
             states = self._encoder(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"])
-            found.append(states.last_hidden_state[0].float().cpu())
+            found.append(states.last_hidden_state[0, self._frame.dropped :].float().cpu())
         return found
+
+
+class ClipImages:
+    """A pipeline's `image_encoder`: the last but one hidden states of a picture's patches, as Wan 2.1 takes them."""
+
+    MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        try:
+            from transformers import CLIPVisionModel
+        except ImportError as error:
+            raise _missing(error) from error
+        try:
+            self._encoder: Any = CLIPVisionModel.from_pretrained(folder).to(device).eval()  # type: ignore[arg-type]
+        except Exception as error:  # a folder can be wrong in many ways
+            raise UserError(f"{folder} is not the folder of an image encoder: {error}") from error
+        self._device, self._side = device, int(self._encoder.config.image_size)
+
+    @torch.no_grad()
+    def __call__(self, picture: Tensor) -> Tensor:
+        """`[3, 1, rows, columns]` in -1 to 1 to `[image tokens, width]`, float32 on the host."""
+        pixels = (fitted(picture, (self._side, self._side))[:, 0] + 1) / 2
+        mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in (self.MEAN, self.DEVIATION))
+        given = ((pixels - mean) / deviation)[None].to(self._device)
+        return self._encoder(given, output_hidden_states=True).hidden_states[-2][0].float().cpu()
 
 
 def _text_encoder(folder: Path) -> nn.Module:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from loong_core.errors import UserError
 from loong_dit.codecs.codec import CaptionEncoder, LatentCodec, Pixels, Words
+from loong_dit.families.family import CaptionFrame
 
 PIXELS = {"pixels": 3, "pixels-grey": 1}
 """Names of the codecs that need no weights, and their channels."""
@@ -33,7 +36,11 @@ def open_vae(source: str | Path | None, device: torch.device, dtype: torch.dtype
 
 
 def open_text_encoder(
-    source: str | Path, longest: int, device: torch.device, dtype: torch.dtype = torch.float32
+    source: str | Path,
+    longest: int,
+    device: torch.device,
+    frame: CaptionFrame | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> CaptionEncoder:
     """`words-N` (vectors of N numbers), or the folder of a pipeline with `text_encoder/` and `tokenizer/`.
 
@@ -51,4 +58,17 @@ def open_text_encoder(
         )
     from loong_dit.codecs.diffusers_codecs import TransformersText
 
-    return TransformersText(encoder, tokenizer, longest, device, dtype)
+    return TransformersText(encoder, tokenizer, longest, device, frame or CaptionFrame(), dtype)
+
+
+def open_image_encoder(pipeline: Path | None, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """What a pipeline sees condition images through.
+
+    Raises:
+        UserError: there is none.
+    """
+    if pipeline is None or not (pipeline / "image_encoder" / "config.json").is_file():
+        raise UserError("the model sees condition images through an encoder: name a pipeline with image_encoder/")
+    from loong_dit.codecs.diffusers_codecs import ClipImages
+
+    return ClipImages(pipeline / "image_encoder", device)

@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class CaptionFrame:
+    """What a text encoder is given around a caption.
+
+    Attributes:
+        template: the whole text, with `{}` for the caption.
+        dropped: tokens at its beginning whose embeddings are not used.
+    """
+
+    template: str = "{}"
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
 class DiffusionFamily:
     """A family: transformers that differ in size only. Plug-ins register one by `loong.diffusion_families`.
 
@@ -35,6 +48,7 @@ class DiffusionFamily:
         channels_last: whether what the model says of a token lists channels last.
         centred: whether rows and columns are counted from the middle of a picture.
         shares_context: whether context ranks can share a sample.
+        caption_frame: what the text encoder is given around a caption.
     """
 
     name: str
@@ -47,6 +61,7 @@ class DiffusionFamily:
     channels_last: bool = True
     centred: bool = False
     shares_context: bool = True
+    caption_frame: CaptionFrame = CaptionFrame()
 
     @property
     def model_types(self) -> tuple[str, ...]:
@@ -78,6 +93,10 @@ class DiffusionFamily:
     def diffusers_config(self, original: dict[str, Any], tensors: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         """Diffusers' `config.json` from the release's own and the shapes of its weights."""
         return import_module(f"{self.room}.config").diffusers_config(original, tensors)
+
+    def original_config(self, hf: dict[str, Any]) -> dict[str, Any]:
+        """The release's own `config.json` from diffusers'."""
+        return import_module(f"{self.room}.config").original_config(hf)
 
     def named_configs(self) -> dict[str, dict[str, Any]]:
         """Each shipped size's `config.json`, by name."""

@@ -96,7 +96,7 @@ class TimestepDistribution:
 
 def shifted(sigma: float, shift: float) -> float:
     """A level moved towards noise where `shift` is above 1."""
-    return shift * sigma / (1 + (shift - 1) * sigma)
+    return min(shift * sigma / (1 + (shift - 1) * sigma), 1.0)
 
 
 def sampling_levels(steps: int, shift: float) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from loong_core.data.context_cut import own_shares
 from loong_core.engine.base import Engine
+from loong_core.errors import UserError
 from loong_core.parallel.context import ParallelContext
 from loong_core.train.run import Run
 from loong_dit.batch import DiffusionBatch
@@ -101,7 +102,13 @@ def codec_of(cache: LatentCache, source: ModelSource, device: torch.device) -> L
     """What decodes a cache's latents."""
     if cache.manifest.vae["name"] == Pixels.name:
         return Pixels(cache.manifest.channels)
-    return open_vae(source.pipeline, device)
+    codec = open_vae(source.pipeline, device)
+    if codec.hash != cache.manifest.vae["hash"]:
+        raise UserError(
+            f"data.cache: {cache.folder} was made by another {cache.manifest.vae['name']} than the one in "
+            f"{source.pipeline}, which is to decode samples; make the cache anew, or name the other pipeline"
+        )
+    return codec
 
 
 def write_samples(

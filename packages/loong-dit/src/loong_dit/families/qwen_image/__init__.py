@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from loong_dit.families.family import DiffusionFamily
+from loong_dit.families.family import CaptionFrame, DiffusionFamily
 
 QWEN_IMAGE = DiffusionFamily(
     name="qwen_image",
@@ -15,4 +15,10 @@ QWEN_IMAGE = DiffusionFamily(
     channels_last=False,
     centred=True,
     shares_context=False,
+    caption_frame=CaptionFrame(
+        "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
+        "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"
+        "<|im_start|>assistant\n",
+        dropped=34,
+    ),
 )

@@ -151,3 +151,25 @@ def diffusers_config(original: dict[str, Any], tensors: Mapping[str, tuple[int, 
     read.only("qk_norm", True, default=True)
     read.finish(ignored=("text_len", "patch_size", "window_size"))
     return hf
+
+
+def original_config(hf: dict[str, Any]) -> dict[str, Any]:
+    """The `config.json` of Wan's own release from diffusers'."""
+    config = read_config(hf)
+    given = config.in_channels > config.out_channels
+    kind = "flf2v" if config.pos_embed_seq_len is not None else "i2v" if given else "t2v"
+    return {
+        "_class_name": "WanModel",
+        "model_type": kind,
+        "dim": config.width,
+        "eps": config.eps,
+        "ffn_dim": config.ffn_dim,
+        "freq_dim": config.freq_dim,
+        "in_dim": config.in_channels,
+        "num_heads": config.num_attention_heads,
+        "num_layers": config.num_layers,
+        "out_dim": config.out_channels,
+        "text_len": 512,
+        **({"text_dim": config.text_dim} if config.text_dim != 4096 else {}),
+        **({} if config.cross_attn_norm else {"cross_attn_norm": False}),
+    }
