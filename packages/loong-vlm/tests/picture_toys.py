@@ -138,11 +138,11 @@ def mixed_records(folder: Path, count=40, seed=0) -> list[dict]:
     return records
 
 
-def open_toys(sources, cache, *, balancer=None, encoder=None, **settings):
+def open_toys(sources, cache, *, balancer=None, encoder=None, on_blank=None, **settings):
     settings = {"sequence_length": 512, "patch_budget": 1024, "threads": 1, **settings}
     named = tuple(source if isinstance(source, VisionSource) else VisionSource(str(source)) for source in sources)
     whole = VisionSettings(named, Path(cache), **settings)
-    return open_vision_corpus(whole, encoder or vision_encoder(), arranged, balancer=balancer)
+    return open_vision_corpus(whole, encoder or vision_encoder(), arranged, balancer=balancer, on_blank=on_blank)
 
 
 def everything(batches) -> dict[str, torch.Tensor]:

@@ -211,11 +211,13 @@ def test_bad_input_an_image_cut_short_stops_the_run_or_is_left_untrained(tmp_pat
     with pytest.raises(UserError, match=r"a.png: it cannot be decoded .*; or set data.bad_samples to skip"):
         open_toys([source], tmp_path / "cache").stream(global_batch_size=1, micro_batch_size=1).next_step()
 
-    corpus = open_toys([source], tmp_path / "cache", bad_samples="skip")
+    told = []
+    corpus = open_toys([source], tmp_path / "cache", bad_samples="skip", on_blank=lambda *news: told.append(news))
     batch = corpus.stream(global_batch_size=1, micro_batch_size=1).next_step()[0]
     assert int((batch.labels != IGNORED_LABEL).sum()) == 0
     assert batch.pictures.patches.abs().sum() == 0
-    assert corpus._loader.blanked == 2
+    assert [count for _, count in told] == [1, 2]
+    assert "a.png: it cannot be decoded" in told[0][0]
 
 
 def test_bad_input_an_image_that_changed_since_it_was_prepared_is_told(tmp_path):

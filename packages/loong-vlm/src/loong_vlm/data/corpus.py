@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,6 +107,7 @@ class VisionCorpus:
         held_out: held-out ones.
         arrange: see `Collator`.
         balancer: deals global batches out to data ranks; None: they come in turn.
+        on_blank: see `MediaLoader`.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class VisionCorpus:
         held_out: list[OpenVision],
         arrange: Arrange,
         balancer: Balancer | None = None,
+        on_blank: Callable[[str, int], None] | None = None,
     ) -> None:
         if encoder.processor is None:
             raise ValueError("a corpus with images needs a pixel processor")
@@ -129,6 +131,7 @@ class VisionCorpus:
             encoder.processor,
             threads=settings.threads,
             broken="blank" if settings.bad_samples == "skip" else "stop",
+            on_blank=on_blank,
         )
         self._collator = Collator(self._loader, arrange)
         self._samples: list[VisionSamples] | None = None
@@ -221,6 +224,7 @@ def open_vision_corpus(
     *,
     balancer: Balancer | None = None,
     on_prepared: OnPrepared | None = None,
+    on_blank: Callable[[str, int], None] | None = None,
 ) -> VisionCorpus:
     """Open a run's data. Collective over the default process group, if there is one.
 
@@ -230,6 +234,7 @@ def open_vision_corpus(
         arrange: makes a batch that the model takes, see `Collator`.
         balancer: deals global batches out to data ranks.
         on_prepared: called on rank 0 while it prepares.
+        on_blank: told of images that cannot be decoded during the run, see `MediaLoader`.
 
     Raises:
         UserError: what is wrong with the data, on every rank.
@@ -241,7 +246,7 @@ def open_vision_corpus(
     if settings.validation_fraction:
         train, split = _hold_out(train, settings.validation_fraction)
         held_out += split
-    return VisionCorpus(settings, encoder, train, held_out, arrange, balancer)
+    return VisionCorpus(settings, encoder, train, held_out, arrange, balancer, on_blank)
 
 
 def vision_faults(sources: tuple[VisionSource, ...], where: str) -> list[Fault]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
@@ -49,19 +49,27 @@ class MediaLoader:
         processor: turns pixels into patches.
         threads: that decode at the same time.
         broken: what an image does that cannot be decoded.
+        on_blank: told, by the thread that decodes, of each medium that is shown blank: which and why, and how many
+            there were by then on this rank.
 
     Attributes:
         blanked: how many media were shown blank.
-        examples: the first few of them, and why.
     """
 
-    def __init__(self, processor: PixelProcessor, *, threads: int = 1, broken: BrokenMedia = "stop") -> None:
+    def __init__(
+        self,
+        processor: PixelProcessor,
+        *,
+        threads: int = 1,
+        broken: BrokenMedia = "stop",
+        on_blank: Callable[[str, int], None] | None = None,
+    ) -> None:
         self.processor = processor
         self._broken: BrokenMedia = broken
+        self._on_blank = on_blank
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="media")
         self._lock = threading.Lock()
         self.blanked = 0
-        self.examples: list[str] = []
 
     def submit(self, media: Sequence[StoredMedium]) -> list[Future[Tensor | None]]:
         """Begin to load these; each result is `[patches, patch_dim]` float32, or None for one to be shown blank."""
@@ -90,6 +98,7 @@ class MediaLoader:
                 ) from error
             with self._lock:
                 self.blanked += 1
-                self.examples = [*self.examples, str(error)][:3]
+                if self._on_blank is not None:
+                    self._on_blank(str(error), self.blanked)
             return None
         return patches
