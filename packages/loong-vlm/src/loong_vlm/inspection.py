@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from loong_core.config.files import user_path
-from loong_llm.conversations.inspection import inspect_batches
 from loong_llm.tokenizer import load_tokenizer
-from loong_vlm.data.arrangement import feature_counts
+from loong_vlm.data.inspection import inspect_vision_batches
 from loong_vlm.recipes.fine_tuning import open_run_corpus, open_run_model, vision_encoder
 from loong_vlm.recipes.training_config import VisionTrainingConfig
 
@@ -35,12 +34,6 @@ def first_sequences(config: VisionTrainingConfig, count: int) -> Iterator[Text]:
         stream = corpus.stream(
             global_batch_size=min(count, held), micro_batch_size=1, vocab_size=source.config.vocab_size
         )
-        for batch in stream.next_step():
-            pictures = batch.pictures
-            features = feature_counts(pictures, source.parts)
-            for kind, grid, own in zip(pictures.kinds, pictures.grid_thw.tolist(), features, strict=True):
-                frames, rows, columns = grid
-                yield Text(f"{kind}: {frames} x {rows} x {columns} patches, {own} features", style="magenta")
-            yield from inspect_batches([batch.text], tokenizer)
+        yield from inspect_vision_batches(stream.next_step(), tokenizer)
     finally:
         corpus.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,7 +47,14 @@ def fine_tune(config: VisionTrainingConfig) -> Progress:
         encoder = vision_encoder(config, source, tokenizer)
         run.say(source.described(config.precision, overridden=bool(config.model.overrides)))
 
-        corpus = open_run_corpus(config, source, encoder, run.folder.root, on_prepared=_news(run))
+        corpus = open_run_corpus(
+            config,
+            source,
+            encoder,
+            run.folder.root,
+            on_prepared=_news(run),
+            on_blank=lambda why, count: run.say(f"warning: image {count} that this rank shows blank: {why}"),
+        )
         try:
             for line in corpus.report():
                 run.say(f"data: {line}")
@@ -84,6 +92,7 @@ def open_run_corpus(
     run_folder: Path,
     *,
     on_prepared: OnPrepared | None = None,
+    on_blank: Callable[[str, int], None] | None = None,
 ) -> VisionCorpus:
     """The run's data, prepared into its cache where they are not there yet. Collective."""
     balancer = Balancer(starting_costs(source.parts)) if config.data.balance else None
@@ -93,6 +102,7 @@ def open_run_corpus(
         partial(arrange, parts=source.parts),
         balancer=balancer,
         on_prepared=on_prepared,
+        on_blank=on_blank,
     )
 
 
