@@ -105,6 +105,13 @@ def faults(session: nox.Session) -> None:
     session.run("pytest", "-s", "packages/loong-llm/tests/faults", *session.posargs, env=ENVIRONMENT)
 
 
+@nox.session(name="layouts-vlm", python=PYTHON, default=False)
+def layouts_vlm(session: nox.Session) -> None:
+    """Every layout of vision-language models against one rank (their package's tests run a part of it)."""
+    sync(session, "loong-vlm")
+    session.run("pytest", "packages/loong-vlm/tests/layouts", "--layouts", "all", *session.posargs, env=ENVIRONMENT)
+
+
 @nox.session(python=PYTHON)
 def lint(session: nox.Session) -> None:
     """Formatting, lint rules, and the repository's own checks."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
-ENTRY_POINT_GROUPS = ("loong.families", "loong.diffusion_families")
+ENTRY_POINT_GROUPS = ("loong.families", "loong.vision_families", "loong.diffusion_families")
 """Language models' and diffusion transformers'."""
 
 
@@ -41,7 +41,7 @@ class FoundFamily:
 
 
 def find_families() -> list[FoundFamily]:
-    """Every declared family by entry point; one that fails is there with its error."""
+    """Every declared family by entry point, language models first; one that fails is there with its error."""
     entries = [entry for group in ENTRY_POINT_GROUPS for entry in entry_points(group=group)]
     return [_load(entry) for entry in sorted(entries, key=lambda entry: entry.name)]
 

@@ -14,6 +14,7 @@ OUTPUT = Path("runs/vlm")
 
 def quickstart(
     output: Annotated[Path, typer.Option("--output", "-o", help="The run folder.")] = OUTPUT,
+    prepare: Annotated[bool, typer.Option("--prepare", help="Write parts and data only, and train nothing.")] = False,
     nproc: Annotated[
         int | None, typer.Option("--nproc", min=1, help="Ranks; by default one, on a CPU of several cores two.")
     ] = None,
@@ -26,6 +27,9 @@ def quickstart(
 
     if not RankPlace.from_env().started:
         write_quickstart_parts(output)
+        if prepare:
+            typer.echo(f"{output / 'tower'}, {output / 'language'} and {output / 'data'} are there")
+            return
         ranks = nproc or _ranks_of_this_machine()
         if ranks > 1:
             relaunch_as_ranks(ranks, output / "logs", RunFolder(output).after_a_crash)
