@@ -92,14 +92,24 @@ def forward(model, batch, hidden):
     return LossTerms(((model[0] - batch) ** 2 + 1).sum(), torch.tensor(1))
 
 
-def run_toy(output, *overrides, events=None, validate=False, held_out=(0.0, 1.0), between=None):
+def run_toy(output, *overrides, events=None, validate=False, held_out=(0.0, 1.0), between=None, export=None):
     """Train the toy; returns its progress and its last weight."""
     settings = [f"output={output}", "device=cpu", "train.steps=8", "train.lr=0.1", "train.spike.window=4", *overrides]
     loaded = load_run(RunConfig, None, settings)
     assert loaded.faults == []
     engine = ToyEngine()
     numbers = [[torch.tensor([number], dtype=torch.float64)] for number in held_out]
-    work = Work(engine, Numbers(events), forward, 8, 100, 6.0, (lambda: numbers) if validate else None, between=between)
+    work = Work(
+        engine,
+        Numbers(events),
+        forward,
+        8,
+        100,
+        6.0,
+        (lambda: numbers) if validate else None,
+        between=between,
+        export=export,
+    )
     with open_run(loaded.config) as run:
         progress = train(run, work)
     return progress, engine.weight.item()

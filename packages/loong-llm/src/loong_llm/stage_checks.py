@@ -57,6 +57,9 @@ def stage_faults(config: TrainingConfig) -> list[Fault]:
             for key in ("freeze", "train_only")
             if getattr(config.train, key)
         ]
+        if config.lora.merge and config.checkpoint.export_every is not None:
+            what = "cannot be heeded: to merge adapters ends their training"
+            faults.append(Fault("checkpoint.export_every", what, "remove it, or set lora.merge to false"))
         if config.lora.merge and config.engine == "fsdp":
             faults.append(
                 Fault("lora.merge", "engine fsdp does not merge adapters", "set engine to megatron, or merge to false")

@@ -1,12 +1,16 @@
 """The command line: one message and the right status, and help that does not wait for torch."""
 
+import fcntl
 import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from train_command import EXAMPLES, FILES, figures
 
 from loong_core.cli.entry import run_app
+from loong_core.config import RunFolder
 from loong_llm.cli.main import app
 
 
@@ -28,6 +32,7 @@ def run_folder(tmp_path_factory):
     """A short run by one rank, with everything that a run can write."""
     output = tmp_path_factory.mktemp("short") / "run"
     settings = [*FILES, f"output={output}", "train.steps=6", "train.validate_every=3", "train.profile.steps=[2, 3]"]
+    settings.append("checkpoint.export_every=4")
     with pytest.raises(SystemExit) as ended:
         run_app(app, ["train", str(EXAMPLES / "tiny.yaml"), *settings])
     assert not ended.value.code
@@ -39,7 +44,7 @@ def test_help_of_every_command_needs_neither_torch_nor_transformers():
 import sys
 from typer.testing import CliRunner
 from loong_llm.cli.main import app
-for command in ["quickstart", "train", "check", "preprocess", "convert", "generate", "eval"]:
+for command in ["quickstart", "train", "check", "preprocess", "convert", "export", "generate", "eval"]:
     assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0, command
 print(sorted({"torch", "transformers", "megatron", "numpy"} & set(sys.modules)))
 """
@@ -135,3 +140,27 @@ def test_text_is_prepared_ahead_and_trained_on_by_its_prefix(command, tmp_path):
     prepared = [f"data.train={tmp_path / 'tiny'}", "train.steps=6"]
     status, said, error = command("check", EXAMPLES / "tiny.yaml", *prepared, f"output={tmp_path / 'run'}")
     assert (status, error) == (0, ""), error
+
+
+def test_a_model_written_while_training_is_that_of_a_run_stopped_then(run_folder, tmp_path, command):
+    stopped = [*FILES, f"output={tmp_path / 'stopped'}", "train.steps=6", "train.validate_every=3", "train.stop_at=4"]
+    assert command("train", EXAMPLES / "tiny.yaml", *stopped)[0] == 0
+    assert command("convert", tmp_path / "stopped", tmp_path / "hf")[0] == 0
+    (written,) = (run_folder / "exports").iterdir()
+    assert written.name == "step-00000004"
+    assert {file.name for file in written.iterdir()} == {file.name for file in (run_folder / "hf").iterdir()}
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (written, tmp_path / "hf"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_export_is_for_a_run_that_is_training(run_folder, command, tmp_path):
+    status, _, error = command("export", run_folder)
+    assert status == 2
+    assert f"nothing is training in {run_folder}; `loong-llm convert {run_folder} OUTPUT`" in error
+    assert "has no run.yaml" in command("export", tmp_path)[2]
+    RunFolder(run_folder).root.joinpath(".lock").touch()
+    with (run_folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "asked for; the model appears in" in command("export", run_folder)[1]
+    assert RunFolder(run_folder).export_request.exists()
+    RunFolder(run_folder).export_request.unlink()

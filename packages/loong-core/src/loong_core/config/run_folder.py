@@ -55,6 +55,15 @@ class RunFolder:
         return self.root / "adapter"
 
     @property
+    def export_request(self) -> Path:
+        """Where this file is, the run writes its model after the step that it is at, and removes the file."""
+        return self.root / "export"
+
+    def export_of(self, step: int) -> Path:
+        """The model after a step, in Hugging Face form, where it was asked for."""
+        return self.root / "exports" / f"step-{step:08d}"
+
+    @property
     def logs(self) -> Path:
         """`rank-N.log` of each rank."""
         return self.root / "logs"
@@ -86,6 +95,15 @@ class RunFolder:
             Fault(key, f"the run in {self.root} has {before!r}, this configuration {now!r}", _WAY_OUT)
             for key, before, now in differences(type(config), old, config.model_dump(mode="json"))
         ]
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process is training in it."""
+        try:
+            with (self.root / ".lock").open() as lock:
+                return not _locked(lock, 0.0)
+        except OSError:
+            return False
 
     def claim(self, config: Section, *, patience: float = 60.0) -> TextIO:
         """Take the folder for a run of `config` and write `run.yaml`, atomically.

@@ -180,12 +180,15 @@ class CheckpointSection(Section):
         best: whether the one of the lowest held-out loss is kept too, however old it is; the model that is written at
             the end of the run is then that one's.
         asynchronous: whether training goes on while one is written.
+        export_every: steps from one model in Hugging Face form, in `exports/` of the run folder, to the next; they are
+            all kept. Any time: `loong-llm export RUN_FOLDER`.
     """
 
     every: Count | None = 500
     keep: Count = 2
     best: bool = False
     asynchronous: bool = True
+    export_every: Count | None = None
 
 
 class WandbSection(Section):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from loong_core.checkpoint.resume import Checkpointer
 from loong_core.engine.base import Engine, ForwardStep, StepLoss
 from loong_core.errors import Interrupted, NumericalError, UserError
 from loong_core.parallel.crew import Crew
+from loong_core.train.exports import Exports
 from loong_core.train.guards import FiniteGuard, SpikeGuard
 from loong_core.train.hang_watch import HangWatch
 from loong_core.train.profile import StepProfiler
@@ -54,6 +56,7 @@ class Work:
             every rank; None for no validation.
         between: called before the first step, with 0, and after each, with its number: to look at the model.
         unit: what is counted, and what a mean loss is over: `tokens`, or `samples`.
+        export: writes the model as it is to a folder, while the run goes on; collective. None where it cannot.
         figures: more figures of a step, made of those so far; the same on every rank, and asked for on all of them.
     """
 
@@ -67,6 +70,7 @@ class Work:
     between: Callable[[int], None] | None = None
     unit: Unit = "tokens"
     figures: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    export: Callable[[Path], None] | None = None
 
 
 @dataclass
@@ -139,6 +143,7 @@ def train(run: Run, work: Work) -> Progress:
         last = progress.step
     spikes = SpikeGuard(settings.spike, progress.losses)
     first = progress.step + 1
+    exports = Exports(run.folder, run.config.checkpoint.export_every, total, work.export, run.say)
     run.reporter.begin(progress.step, last, total)
     if progress.step >= last:
         run.say(f"nothing to train: the run is at step {progress.step} of {total}")
@@ -177,7 +182,8 @@ def train(run: Run, work: Work) -> Progress:
                 rate = learning_rate(settings, total, step)
                 watch.mark(step, "updating weights")
                 engine.discard() if skipped else engine.apply(rate)
-                figures, signal_number = clock.finish(step, signals.noted)
+                figures, agreed = clock.finish(step, exports.noted(signals.noted))
+                signal_number = exports.take(agreed)
                 profiler.end(step)
                 progress.step = step
 
@@ -207,6 +213,8 @@ def train(run: Run, work: Work) -> Progress:
                 over = step == last or progress.stopped_early
                 if over or best or signal_number or _due(step, run.config.checkpoint.every, total):
                     save()
+                watch.mark(step, "writing the model")
+                exports.at(step)
                 if signal_number and not over:
                     checkpoints.finish()
                     raise Interrupted(signal_number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loong_core.cli.app import make_app
 from loong_core.cli.entry import run_app
-from loong_llm.cli import check, convert, evaluate, generate, inspect_data, plan, preprocess, quickstart, train
+from loong_llm.cli import check, convert, evaluate, export, generate, inspect_data, plan, preprocess, quickstart, train
 
 app = make_app(
     "loong-llm",
@@ -17,6 +17,7 @@ app = make_app(
         "plan": plan.plan,
         "preprocess": preprocess.preprocess,
         "convert": convert.convert,
+        "export": export.export,
         "generate": generate.generate,
         "eval": evaluate.evaluate,
     },

@@ -6,6 +6,9 @@ documents; supervised fine-tuning reads conversations and leaves their chat temp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from loong_core.train.loop import Progress
 from loong_core.train.run import open_run
 from loong_llm.model import open_model
@@ -35,11 +38,17 @@ def train_stage(config: TrainingConfig) -> Progress:
             run.say(f"data: {line}")
         model = build_trained_model(run, config, source)
         samples = sample_writer(run, config, model, tokenizer)
-        progress, finished = train_on(run, config, model, corpus, next_token_loss, samples)
-        if finished and heeds(config, "conversations"):
+        end_of_turn: Sequence[int] = ()
+        if heeds(config, "conversations"):
             encoder = conversation_encoder(config, tokenizer)
             tokenizer.chat_template = encoder.renderer.template.text
-            export(run, config, model, tokenizer, encoder.end_of_turn_ids())
-        elif finished:
-            export(run, config, model, tokenizer)
+            end_of_turn = encoder.end_of_turn_ids()
+
+        def write(folder: Path | None = None) -> None:
+            export(run, config, model, tokenizer, end_of_turn, folder=folder)
+
+        merges = config.lora is not None and config.lora.merge  # which ends the training of the adapters
+        progress, finished = train_on(run, config, model, corpus, next_token_loss, samples, None if merges else write)
+        if finished:
+            write()
     return progress

@@ -142,8 +142,11 @@ def export(
     tokenizer: PreTrainedTokenizerBase,
     end_of_turn_ids: Sequence[int] = (),
     processor: Path | None = None,
+    folder: Path | None = None,
 ) -> None:
-    """Write what was trained: `hf/` in the run's precision, or `adapter/`. The engine has no further use. Collective.
+    """Write what was trained: the model in the run's precision, or its adapters. Collective.
+
+    Where adapters are merged into the model the engine has no further use.
 
     Args:
         run: whose folder and ranks.
@@ -152,6 +155,7 @@ def export(
         tokenizer: goes with it.
         end_of_turn_ids: ids at which generation is to stop, in place of the model's own.
         processor: folder whose files say how images are read, if the model reads any.
+        folder: where to; by default `hf/` or `adapter/` of the run folder.
     """
     source = model.source
     hf_config: dict[str, Any] = dict(source.hf_config)
@@ -168,7 +172,7 @@ def export(
             shutil.copyfile(file, companions / file.name)
         if model.lora is not None and config.lora is not None and not config.lora.merge:
             save_adapter(
-                run.folder.adapter,
+                folder or run.folder.adapter,
                 model.engine.weight_pieces(),
                 model.lora,
                 run.context,
@@ -178,11 +182,14 @@ def export(
                 companions=companions,
                 replace=True,
             )
-            run.say(f"adapter written to {run.folder.adapter}")
+            if folder is None:
+                run.say(f"adapter written to {run.folder.adapter}")
             return
         pieces = model.engine.weight_pieces() if model.lora is None else _merged_weights(model, run.context)
-        export_hf(run.folder.hf, hf_config, pieces, run.context, run.dtype, companions=companions, replace=True)
-    run.say(f"model written to {run.folder.hf}")
+        where = folder or run.folder.hf
+        export_hf(where, hf_config, pieces, run.context, run.dtype, companions=companions, replace=True)
+    if folder is None:
+        run.say(f"model written to {run.folder.hf}")
 
 
 def _merged_weights(model: TrainedModel, context: ParallelContext) -> Iterator[StatePiece]:

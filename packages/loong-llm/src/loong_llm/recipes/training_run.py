@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Protocol
 
 from loong_core.config.checks import step_faults
@@ -54,6 +55,7 @@ def train_on(
     corpus: OpenedCorpus,
     forward_step: ForwardStep,
     between: Callable[[int], Callable[[int], None]] | None = None,
+    export: Callable[[Path], None] | None = None,
 ) -> tuple[Progress, bool]:
     """Train as the run file says, from the last checkpoint if there is one. Collective.
 
@@ -64,6 +66,7 @@ def train_on(
         corpus: what on.
         forward_step: the loss.
         between: given the run's number of steps, makes what is called between them.
+        export: writes the model as it is to a folder; None where that ends its training.
 
     Returns:
         How far the run is, and whether that is its end.
@@ -112,6 +115,7 @@ def train_on(
                 validation=validation if held_out is not None else None,
                 figures=stream.figures,
                 between=between(total_steps) if between is not None else None,
+                export=export,
             ),
         )
     return progress, progress.finished(total_steps)

@@ -1,0 +1,228 @@
+"""How fast models and checkpoints go to and from disk: `python -m tools.bench.checkpoints [--billions 0.2]`.
+
+In one run, on one disk: loading and saving a Hugging Face folder beside plain sequential reads and writes of the same
+bytes; a resume checkpoint of `--nproc` ranks loaded under another layout; and how long training stands still while a
+checkpoint is saved asynchronously. Reads are of files that were just written, so from the page cache where memory holds
+them, for both sides alike; `--cold` drops them first where the kernel allows it. Writes end when bytes are on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from loong_core.checkpoint.hf_export import export_hf
+from loong_core.checkpoint.pieces import StatePiece
+from loong_core.checkpoint.resume import Checkpointer
+from loong_core.data.batch import PackedBatch
+from loong_core.device import select
+from loong_core.engine.base import Engine
+from loong_core.engine.choice import build_engine
+from loong_core.engine.settings import EngineSettings
+from loong_core.parallel.context import ParallelContext
+from loong_core.parallel.layout import Layout
+from loong_core.parallel.pool import RankPool
+from loong_llm.model import build_stages, open_model
+from loong_llm.recipes.next_token import next_token_loss
+from tools.bench import record
+
+CHUNK = 64 << 20
+TRIALS = 3
+SHAPES = {
+    0.2: {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 10, "vocab_size": 32_768},
+    1.0: {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 14, "vocab_size": 32_768},
+}
+FIXED = {"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64}
+
+
+def best(action: Callable[[], Any], prepare: Callable[[], Any] = lambda: None) -> float:
+    """Seconds of the median of a few trials."""
+    found = []
+    for _ in range(TRIALS):
+        prepare()
+        begin = perf_counter()
+        action()
+        found.append(perf_counter() - begin)
+    return median(found)
+
+
+def plain_write(source: Path, target: Path) -> None:
+    """The bytes of a folder's weights, from memory that was just read, one after the other, flushed."""
+    for file in sorted(source.glob("*.safetensors")):
+        data = file.read_bytes()
+        begin = perf_counter()
+        with (target / file.name).open("wb", buffering=0) as stream:
+            for start in range(0, len(data), CHUNK):
+                stream.write(memoryview(data)[start : start + CHUNK])
+            os.fsync(stream.fileno())
+        _writing.append(perf_counter() - begin)
+
+
+_writing: list[float] = []
+
+
+def plain_read(folder: Path) -> None:
+    """Every byte of a folder's weights into one buffer, one after the other."""
+    buffer = bytearray(CHUNK)
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb", buffering=0) as stream:
+            while stream.readinto(buffer):
+                pass
+
+
+def drop(folder: Path) -> None:
+    """Ask the kernel to forget a folder's files."""
+    for file in folder.rglob("*.safetensors"):
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def exchange_format(folder: Path, cold: bool) -> dict[str, float]:
+    """Seconds of loading and saving a Hugging Face folder, and of plain reads and writes of its bytes."""
+    source, context = open_model(folder), ParallelContext.single()
+    stages = build_stages(source, context, dtype=torch.bfloat16, initialise="random")
+    state = [
+        StatePiece("weight", piece, part)
+        for stage in stages
+        for parameter, placement in source.weight_map.placements(stage, context)
+        for piece, part in zip(placement.pieces, placement.from_local(parameter.detach()), strict=True)
+    ]
+    written = folder / "written"
+
+    def save() -> None:
+        export_hf(written, source.hf_config, state, context, torch.bfloat16, replace=True)
+
+    save_seconds = best(save)
+    size = sum(file.stat().st_size for file in written.glob("*.safetensors"))
+    copy = folder / "plain"
+    copy.mkdir()
+    write_seconds = []
+    for _ in range(TRIALS):
+        _writing.clear()
+        plain_write(written, copy)
+        write_seconds.append(sum(_writing))
+    opened = open_model(written)
+
+    def forget() -> None:
+        if cold:
+            drop(folder)
+
+    load_seconds = best(lambda: build_stages(opened, context, dtype=torch.bfloat16, initialise="weights"), forget)
+    read_seconds = best(lambda: plain_read(written), forget)
+    return {
+        "bytes": size,
+        "hf_save_seconds": save_seconds,
+        "plain_write_seconds": median(write_seconds),
+        "save_share_of_plain": median(write_seconds) / save_seconds,
+        "hf_load_seconds": load_seconds,
+        "plain_read_seconds": read_seconds,
+        "load_share_of_plain": read_seconds / load_seconds,
+    }
+
+
+def _engine(folder: Path, layout: Layout, settings: EngineSettings) -> tuple[Engine, ParallelContext]:
+    selection = select("auto")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    context = ParallelContext.build(layout, selection.device.bind(local))
+    source = open_model(folder)
+    stages = [
+        stage.to(context.device)
+        for stage in build_stages(source, context, dtype=settings.dtype, initialise="random", seed=1)
+    ]
+    engine = build_engine(
+        "megatron", stages, source.weight_map, context, selection.device, settings,
+        hidden_size=source.config.hidden_size,
+    )  # fmt: skip
+    return engine, context
+
+
+def _step(engine: Engine, device: torch.device, tokens: int) -> float:
+    ids = torch.arange(tokens + 1) % 1000
+    batch = PackedBatch.from_lengths(ids[:-1], ids[1:], [tokens]).to(device)
+    begin = perf_counter()
+    engine.accumulate([batch], next_token_loss)
+    engine.apply(1e-4)
+    engine.grad_norm()
+    engine.device.synchronize()
+    return perf_counter() - begin
+
+
+def saving_ranks(folder: Path, layout: Layout, precision: Any, tokens: int) -> dict[str, float]:
+    """On a rank: steps alone, one with a save begun in it, and those beside the writer; then the checkpoint's end."""
+    engine, context = _engine(folder, layout, EngineSettings(precision=precision))
+    alone = median([_step(engine, context.device, tokens) for _ in range(4)][1:])
+    checkpoints = Checkpointer(folder / "checkpoints", context=context)
+    begin = perf_counter()
+    checkpoints.save(1, engine, {})
+    stall = perf_counter() - begin
+    beside = []
+    while checkpoints.poll() is None:
+        beside.append(_step(engine, context.device, tokens))
+    return {
+        "step_seconds": alone,
+        "save_stall_seconds": stall,
+        "save_stall_in_steps": stall / alone,
+        "save_seconds": perf_counter() - begin,
+        "step_seconds_beside_writer": median(beside) if beside else alone,
+    }
+
+
+def loading_ranks(folder: Path, layout: Layout, precision: Any) -> float:
+    """On a rank: seconds of loading the checkpoint, hashes checked."""
+    engine, context = _engine(folder, layout, EngineSettings(precision=precision))
+    checkpoints = Checkpointer(folder / "checkpoints", context=context)
+    begin = perf_counter()
+    checkpoints.load(engine)
+    engine.device.synchronize()
+    return perf_counter() - begin
+
+
+def main() -> None:
+    """Measure, print, record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--billions", type=float, choices=tuple(SHAPES), default=0.2)
+    parser.add_argument("--nproc", type=int, default=2, help="ranks that save (on CPU; one on an accelerator)")
+    parser.add_argument("--tokens", type=int, default=512, help="of a step beside which a checkpoint is saved")
+    parser.add_argument("--folder", type=Path, help="on the disk to measure; a temporary one by default")
+    parser.add_argument("--cold", action="store_true", help="ask the kernel to forget files before they are read")
+    options = parser.parse_args()
+    folder = Path(mkdtemp(dir=options.folder, prefix="bench-checkpoints-"))
+    try:
+        (folder / "config.json").write_text(json.dumps(FIXED | SHAPES[options.billions]))
+        figures: dict[str, Any] = {
+            "parameters": open_model(folder).config.parameter_count(), "cold": options.cold
+        } | exchange_format(folder, options.cold)  # fmt: skip
+        accelerated = select("auto").device.name != "cpu"
+        precision = "bf16" if accelerated else "fp32"
+        ranks = 1 if accelerated else options.nproc
+        with RankPool(ranks) as pool:
+            saved = pool.run(ranks, saving_ranks, folder, Layout(), precision, options.tokens, timeout=1200)
+            figures |= {key: max(each[key] for each in saved) for key in saved[0]}
+            size = sum(file.stat().st_size for file in (folder / "checkpoints").rglob("*.safetensors"))
+            other = Layout(tensor=ranks)
+            figures["checkpoint_bytes"] = size
+            figures["reshard"] = f"{ranks} data ranks to {ranks} tensor ranks"
+            figures["reshard_load_seconds"] = max(
+                pool.run(ranks, loading_ranks, folder, other, precision, timeout=1200)
+            )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for name, value in figures.items():
+        print(f"{name:28} {value:,.3f}" if isinstance(value, float) else f"{name:28} {value}")
+    record.append(record.FOLDER / "checkpoints.jsonl", figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
