@@ -13,7 +13,6 @@ import io
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -88,10 +87,7 @@ def main() -> None:
         if not all(torch.equal(ours(data), theirs(data)) for data in files):
             raise AssertionError(f"{name}: pixels differ")
         own, other = seconds_each(ours, files, arguments.rounds), seconds_each(theirs, files, arguments.rounds)
-        with ThreadPoolExecutor(2) as pool:
-            start = time.perf_counter()
-            patches = sum(len(each) for each in pool.map(ours, files))
-            wall = time.perf_counter() - start
+        patches = sum(len(ours(data)) for data in files)
         figures = {
             "images": name,
             "mean_megapixels": round(sum(height * width for height, width in sizes) / len(sizes) / 1e6, 3),
@@ -99,7 +95,6 @@ def main() -> None:
             "transformers_images_a_second_a_core": round(1 / other, 1),
             "ratio": round(other / own, 2),
             "patches_a_second_a_core": round(patches / len(files) / own),
-            "images_a_second_two_threads_wall": round(len(files) / wall, 1),
         }
         print(figures)
         if arguments.record:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from loong_core.data.packed_samples import WINDOW, PackedSamples, Stretch
 from loong_core.data.sequences import Sample
 from loong_core.errors import UserError
@@ -149,8 +147,3 @@ def check_budget(patch_budget: int | None, sequence_length: int) -> None:
         raise UserError(f"data.patch_budget {patch_budget} holds no image; raise it, or leave it out")
     if sequence_length < 2:
         raise UserError(f"data.sequence_length {sequence_length} holds no sample; raise it")
-
-
-def trained_places(row: Sample) -> int:
-    """How many places of a row have a label."""
-    return int(np.count_nonzero(row.labels >= 0))
