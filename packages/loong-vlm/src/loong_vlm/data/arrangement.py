@@ -46,11 +46,6 @@ def arrange(text: PackedBatch, pictures: Pictures, parts: ModelParts) -> VisionB
     return replace(batch, text=replace(text, position_ids=torch.from_numpy(positions)))
 
 
-def feature_counts(pictures: Pictures, parts: ModelParts) -> list[int]:
-    """How many features, and so placeholders, each image has."""
-    return [prod(parts.projector.feature_grid(tuple(grid))) for grid in pictures.grid_thw.tolist()]
-
-
 def _stretches(pictures: Pictures, parts: ModelParts) -> list[tuple[Grid, float, bool]]:
     """Each stretch of placeholders: its grid of features, seconds between frames, whether it is of a video."""
     found = []
