@@ -65,6 +65,13 @@ def layouts(session: nox.Session) -> None:
     session.run("pytest", "packages/loong-llm/tests/layouts", "--layouts", "all", *session.posargs, env=ENVIRONMENT)
 
 
+@nox.session(name="layouts-dit", python=PYTHON, default=False)
+def layouts_dit(session: nox.Session) -> None:
+    """Diffusion transformers under every layout of the fsdp engine against one rank (the tests run a part of it)."""
+    sync(session, "loong-dit")
+    session.run("pytest", "packages/loong-dit/tests/layouts", "--layouts", "all", *session.posargs, env=ENVIRONMENT)
+
+
 @nox.session(name="layouts-vla", python=PYTHON, default=False)
 def layouts_vla(session: nox.Session) -> None:
     """Robot policies divided among ranks against one rank (the tests of loong-vla run it too)."""

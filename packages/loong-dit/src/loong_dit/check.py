@@ -234,6 +234,11 @@ def _unless_faulty[Value](found: Findings, key: str, action: Callable[[], Value]
     return None
 
 
+def _extent(numbers: list[int]) -> str:
+    """`24`, or `24 to 96`, of rising numbers."""
+    return f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
+
+
 def _facts(
     config: DiffusionTrainingConfig, source: ModelSource, cache: LatentCache, layout: Layout, world_size: int
 ) -> dict[str, str]:
@@ -245,7 +250,7 @@ def _facts(
     microbatches = train.global_batch_size // (train.micro_batch_size * data_ranks)
     facts = {
         "model": f"{source.name}, {source.family.name} family, {parameters:,} parameters",
-        "data": f"{counted(len(cache), 'sample')} of {tokens[0]} to {tokens[-1]} tokens, latents by "
+        "data": f"{counted(len(cache), 'sample')} of {_extent(tokens)} tokens, latents by "
         f"{manifest.vae['name']}, captions by {manifest.text_encoder['name']}",
         "ranks": f"{world_size}, of which {data_ranks} read different data",
         "a step": f"{train.global_batch_size} samples in "
