@@ -21,7 +21,7 @@ from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.data.shared_build import from_first_rank
 from loong_core.data.token_store import published_folder
 from loong_core.errors import UserError
-from loong_core.json_text import read_json_object
+from loong_core.json_text import parse_json, read_json_object
 from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings, adapter_layers, apply_lora, linear_layers
 from loong_core.nn.lora_experts import expert_layers
 from loong_core.parallel.context import ParallelContext
@@ -45,6 +45,27 @@ _MUST_BE_UNSET = {
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter."""
     return (folder / CONFIG_FILE).is_file()
+
+
+def base_model_of(folder: Path) -> Path:
+    """The model folder that an adapter says it belongs to; one that is relative may lie beside the adapter's.
+
+    Raises:
+        UserError: it names none, or there is none at that place.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        named = parse_json(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder} holds no readable {CONFIG_FILE}: {error}") from error
+    places = [Path(named), folder / named] if isinstance(named, str) and named else []
+    for place in places:
+        if place.is_dir():
+            return place
+    raise UserError(
+        f"{path} names the base model {named!r}, and no such folder is here; name the model, and the adapter apart "
+        "(--adapter)"
+    )
 
 
 def adapter_pieces(stages: Iterable[nn.Module], weight_map: WeightMap, context: ParallelContext) -> list[StatePiece]:

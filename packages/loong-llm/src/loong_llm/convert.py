@@ -17,6 +17,7 @@ from torch import Tensor
 from loong_core.checkpoint.hf_writer import DEFAULT_SHARD_SIZE, DTYPE_NAMES, FolderWriter, Shard, plan_shards
 from loong_core.errors import UserError
 from loong_llm.convert_source import ConvertSource, OpenModel, open_source
+from loong_llm.convert_vocabulary import VocabularyResize, resized
 from loong_llm.model import open_model as open_language_model
 
 DTYPE_OF_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()} | {
@@ -54,6 +55,7 @@ def convert(
     dtype: str = "keep",
     max_shard_size: int = DEFAULT_SHARD_SIZE,
     replace: bool = False,
+    vocabulary: VocabularyResize | None = None,
     on_tensor: Callable[[str], None] | None = None,
     open_model: OpenModel = open_language_model,
 ) -> Converted:
@@ -66,6 +68,7 @@ def convert(
         dtype: a name of `DTYPE_OF_NAME`, or `keep`: each tensor's own, of a run's checkpoint that of its precision.
         max_shard_size: bytes of a file.
         replace: whether a folder at `output` gives way.
+        vocabulary: another size of the vocabulary's tables.
         on_tensor: called with each tensor's name before it is written.
         open_model: what finds the model of a folder or a run; by default a language model.
 
@@ -79,6 +82,8 @@ def convert(
     if writer.taken and not replace:
         raise UserError(f"{output} exists and is not empty: choose another folder, or give --overwrite to replace it")
     opened = open_source(Path(source), step, open_model)
+    if vocabulary is not None:
+        opened = resized(opened, vocabulary)
     dtypes = opened.dtypes if dtype == "keep" else dict.fromkeys(opened.dtypes, DTYPE_OF_NAME[dtype])
     shards = plan_shards({name: (shape, dtypes[name]) for name, shape in opened.shapes.items()}, max_shard_size)
 

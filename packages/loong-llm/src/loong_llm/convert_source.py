@@ -33,6 +33,7 @@ class ConvertSource:
         left_out: names of tensors that are there and not part of the model.
         companions: a model folder whose tokenizer and generation files come along, if any.
         tokenizer: what saves the tokenizer's files into a folder, if they come from elsewhere.
+        tables: names of the tensors that have a row for each token of the vocabulary.
     """
 
     hf_config: dict[str, Any]
@@ -42,6 +43,7 @@ class ConvertSource:
     left_out: tuple[str, ...] = ()
     companions: Path | None = None
     tokenizer: Callable[[Path], Any] | None = None
+    tables: tuple[str, ...] = ()
 
 
 OpenModel = Callable[..., ModelSource]
@@ -87,7 +89,7 @@ def _hugging_face(path: Path, open_model: OpenModel) -> ConvertSource:
 
     dtypes = {name: DTYPES[folder.tensors[name].dtype] for name in shapes}
     left_out = tuple(sorted(folder.tensors.keys() - shapes.keys()))
-    return ConvertSource(model.hf_config, dtypes, shapes, read, left_out, companions=folder.path)
+    return ConvertSource(model.hf_config, dtypes, shapes, read, left_out, companions=folder.path, tables=_tables(model))
 
 
 def _checkpoint(path: Path, run: RunFolder, open_model: OpenModel) -> ConvertSource:
@@ -121,7 +123,14 @@ def _checkpoint(path: Path, run: RunFolder, open_model: OpenModel) -> ConvertSou
         read,
         companions=model.weights.path if model.weights else model.tokenizer_dir,
         tokenizer=save_tokenizer,
+        tables=_tables(model),
     )
+
+
+def _tables(model: ModelSource) -> tuple[str, ...]:
+    """The tensors of embedding and head."""
+    rules = [rule for rule in model.weight_map.rules if rule.ours in ("embedding.weight", "head.weight")]
+    return tuple(dict.fromkeys(span.name for rule in rules for span in rule.spans))
 
 
 def _of_step(run: RunFolder, step: int | None) -> Path:

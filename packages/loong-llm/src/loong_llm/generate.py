@@ -11,6 +11,7 @@ import torch
 from loong_core.data.batch import PackedBatch
 from loong_core.errors import UserError
 from loong_core.nn.key_value_cache import KeyValueCache
+from loong_llm.conversations.encoding import RenderSettings, make_renderer
 from loong_llm.inference import OpenedModel
 from loong_llm.sampling import Sampling
 
@@ -42,6 +43,17 @@ class Generation:
     text: str
     tokens: list[int]
     ended: Literal["end", "length"]
+
+
+def chat_prompts(model: OpenedModel, said: Sequence[str], system: str | None = None) -> list[str]:
+    """What a user says, each as a conversation that the assistant is to answer, written by the tokenizer's template.
+
+    Raises:
+        UserError: the tokenizer has no chat template, or it refuses.
+    """
+    renderer = make_renderer(model.tokenizer, RenderSettings())
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return [renderer.prompt([*before, {"role": "user", "content": each}]) for each in said]
 
 
 @torch.no_grad()  # not inference mode: a model in training writes samples too, and keeps what it makes here

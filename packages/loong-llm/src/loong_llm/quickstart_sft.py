@@ -16,10 +16,8 @@ from loong_core.config import LoggingSection, RunFolder, TrainSection
 from loong_core.config.loading import Loaded
 from loong_core.data.batch import IGNORED_LABEL
 from loong_core.device import select
-from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.ranks import RankPlace
 from loong_core.train.loop import Progress
-from loong_llm.adapter import load_adapter
 from loong_llm.check import checked
 from loong_llm.conversations.corpus import open_conversations
 from loong_llm.conversations.python_questions import (
@@ -35,6 +33,7 @@ from loong_llm.recipes.stage_data import cache_folder, conversation_encoder, con
 from loong_llm.recipes.training_config import DataSection, LoraSection, ModelSection, SourceSection, TrainingConfig
 from loong_llm.sampling import Sampling
 
+STEPS = 1000
 TRAIN, HELD_OUT, SWAPPED = "questions_train.jsonl", "questions_held_out.jsonl", "questions_swapped.jsonl"
 
 
@@ -68,8 +67,8 @@ def write_quickstart_questions(folder: Path) -> None:
     write_questions(folder / SWAPPED, swapped(held_out))
 
 
-def quickstart_sft_config(output: Path, model: Path, *, lora: bool) -> TrainingConfig:
-    """The run, with sizes for two CPU cores and a minute and a half; its data lie in `data` of the output folder."""
+def quickstart_sft_config(output: Path, model: Path, *, lora: bool, steps: int = STEPS) -> TrainingConfig:
+    """The run, with sizes for two CPU cores and under two minutes; its data lie in `data` of the output folder."""
     data = output / "data"
     return TrainingConfig(
         output=str(output),
@@ -83,27 +82,28 @@ def quickstart_sft_config(output: Path, model: Path, *, lora: bool) -> TrainingC
         ),
         lora=LoraSection(rank=16, alpha=32.0) if lora else None,
         train=TrainSection(
-            steps=1000,
+            steps=steps,
             global_batch_size=4,
             micro_batch_size=2,
             lr=1e-2 if lora else 6e-3,
-            warmup_steps=30,
-            validate_every=500,
+            warmup_steps=min(30, steps),
+            validate_every=max(steps // 2, 1),
         ),
         logging=LoggingSection(every=50),
     )
 
 
-def quickstart_sft(output: Path, model: Path, *, lora: bool = False) -> None:
+def quickstart_sft(output: Path, model: Path, *, lora: bool = False, steps: int = STEPS) -> None:
     """Fine-tune `model` into `output` and show what came of it. Collective over ranks.
 
     Args:
         output: the run folder; its `data` folder holds what `write_quickstart_questions` writes.
         model: a Hugging Face folder.
         lora: whether to train adapters only.
+        steps: of the run.
     """
     place = RankPlace.from_env()
-    config = quickstart_sft_config(output, model, lora=lora)
+    config = quickstart_sft_config(output, model, lora=lora, steps=steps)
     checked(Loaded(config, [], frozenset()), place.world_size)
     progress = train_stage(config)
     if place.rank == 0:
@@ -114,7 +114,12 @@ def _show(config: TrainingConfig, progress: Progress) -> None:
     folder = RunFolder(Path(config.output))
     device = select(config.device).device.bind(0)
     before = open_for_inference(config.model.source, device)
-    after = _fine_tuned(config, folder, device)
+    written = folder.adapter if config.lora is not None else folder.hf
+    after = (
+        open_for_inference(config.model.source, device, adapter=written)
+        if config.lora
+        else open_for_inference(written, device)
+    )
     question = _shown_question()
     print(f"\na question that was held out: {question}")
     for name, model in (("before", before), ("after", after)):
@@ -122,18 +127,7 @@ def _show(config: TrainingConfig, progress: Progress) -> None:
     assert progress.first_val_loss is not None
     assert progress.last_val_loss is not None
     swapped_loss = held_out_loss(config, after, folder.root / "data" / SWAPPED)
-    written = folder.adapter if config.lora is not None else folder.hf
     print(f"\n{Outcome(progress.first_val_loss, progress.last_val_loss, swapped_loss)}, written to {written}")
-
-
-def _fine_tuned(config: TrainingConfig, folder: RunFolder, device: torch.device) -> OpenedModel:
-    if config.lora is None:
-        return open_for_inference(folder.hf, device)
-    model = open_for_inference(config.model.source, device)
-    context = ParallelContext.single()
-    load_adapter(folder.adapter, [model.decoder], model.source.weight_map, model.source.config.num_layers, context)
-    model.decoder.eval().requires_grad_(False)
-    return model
 
 
 def _shown_question() -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from loong_llm.cli.inference_options import DeviceName, Folder, Precision, Tokenizer
+from loong_llm.cli.inference_options import Adapter, DeviceName, Folder, Precision, Tokenizer
 
 
 def evaluate(
@@ -16,6 +17,7 @@ def evaluate(
     sequence_length: Annotated[int | None, typer.Option(help="Tokens of a window; at most 2048 by default.")] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens between the beginnings of two windows.")] = None,
     tokenizer: Tokenizer = None,
+    adapter: Adapter = None,
     device: DeviceName = "auto",
     precision: Precision = "fp32",
     with_transformers: Annotated[
@@ -28,11 +30,15 @@ def evaluate(
     from dataclasses import asdict
 
     from loong_core.cli.option_names import as_options
+    from loong_core.errors import UserError
     from loong_core.wording import counted
+    from loong_llm.adapter import is_adapter
     from loong_llm.cli.inference_options import open_folder
     from loong_llm.evaluate import evaluate as judge
 
-    model = open_folder(folder, tokenizer, device, precision)
+    model = open_folder(folder, tokenizer, device, precision, adapter)
+    if with_transformers and (adapter is not None or is_adapter(Path(folder))):
+        raise UserError("--with-transformers takes a model's folder; write one with loong-llm convert --adapter")
     if with_transformers:
         from loong_llm.reference_model import as_transformers_computes
 

@@ -9,13 +9,18 @@ import typer
 if TYPE_CHECKING:
     from loong_llm.inference import OpenedModel
 
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="A Hugging Face model folder.", show_default=False)]
+Folder = Annotated[
+    str, typer.Argument(metavar="DIR", help="A Hugging Face model folder, or one of PEFT's.", show_default=False)
+]
+Adapter = Annotated[str | None, typer.Option(help="A folder of PEFT's to put on the model.")]
 Tokenizer = Annotated[str | None, typer.Option(help="`bytes` or another folder; the model's own by default.")]
 DeviceName = Annotated[str, typer.Option(help="A device that `loong devices` lists.")]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16.")]
 
 
-def open_folder(folder: str, tokenizer: str | None, device: str, precision: str) -> OpenedModel:
+def open_folder(
+    folder: str, tokenizer: str | None, device: str, precision: str, adapter: str | None = None
+) -> OpenedModel:
     """Open a model on the device that was asked for.
 
     Raises:
@@ -32,4 +37,4 @@ def open_folder(folder: str, tokenizer: str | None, device: str, precision: str)
         raise UserError(f"--precision is {precision!r}; it can be {' or '.join(dtypes)}")
     chosen = select(device).device
     apply_environment(chosen)
-    return open_for_inference(folder, chosen.bind(0), dtype=dtypes[precision], tokenizer=tokenizer)
+    return open_for_inference(folder, chosen.bind(0), dtype=dtypes[precision], tokenizer=tokenizer, adapter=adapter)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from loong_core.cli.app import make_app
 from loong_core.cli.entry import run_app
-from loong_llm.cli import check, convert, evaluate, export, generate, inspect_data, plan, preprocess, quickstart, train
+from loong_llm.cli import (
+    check,
+    convert,
+    evaluate,
+    export,
+    generate,
+    inspect_data,
+    plan,
+    preprocess,
+    quickstart,
+    serve_check,
+    train,
+)
 
 app = make_app(
     "loong-llm",
@@ -18,6 +30,7 @@ app = make_app(
         "preprocess": preprocess.preprocess,
         "convert": convert.convert,
         "export": export.export,
+        "serve-check": serve_check.serve_check,
         "generate": generate.generate,
         "eval": evaluate.evaluate,
     },

@@ -256,7 +256,8 @@ def prepare_source(
         UserError: what is wrong with the data; the folder then does not exist.
     """
     files = record_files(source.path)
-    _write(source, files, folder, encoder, bad_samples, workers, on_prepared)
+    form = source_format(files, source.format, source.fields)
+    prepare_files(source, files, folder, encoder, form, bad_samples, workers, on_prepared)
 
 
 def _open(
@@ -303,20 +304,27 @@ def _build(
     folder = settings.cache / _cache_key(source, files, settings, encoder)
     if folder.is_dir():
         return folder, open_store(folder, source.path, verify=True).digest
-    _write(source, files, folder, encoder, settings.bad_samples, settings.workers, on_prepared)
+    form = source_format(files, source.format, source.fields)
+    prepare_files(source, files, folder, encoder, form, settings.bad_samples, settings.workers, on_prepared)
     return folder, open_store(folder, source.path, verify=False).digest
 
 
-def _write(
+def prepare_files(
     source: ConversationSource,
     files: list[tuple[Path, FileKind]],
     folder: Path,
     encoder: ConversationEncoder,
+    form: FormatName,
     bad_samples: BadSamples,
     workers: int,
-    on_prepared: OnPrepared | None,
+    on_prepared: OnPrepared | None = None,
 ) -> None:
-    recipe = Recipe(encoder, source_format(files, source.format, source.fields), source.fields, bad_samples)
+    """Write the samples of some of a source's files, whose records have this form, to a folder.
+
+    Raises:
+        UserError: what is wrong with the data; the folder then does not exist.
+    """
+    recipe = Recipe(encoder, form, source.fields, bad_samples)
     blocks = (block for path, kind in files for block in record_blocks(path, kind))
     count = PreparationCount()
     try:
