@@ -49,12 +49,12 @@ def _rows(batch: PiBatch, rows: Tensor) -> PiBatch:
     return replace(batch, **taken)
 
 
-def one_step(kind: str, degrees: dict[str, int], sharding: str = "everything") -> Outcome:
+def one_step(kind: str, degrees: dict[str, int], sharding: str = "everything", precision: str = "fp64") -> Outcome:
     """This rank's share of a step over the global batch."""
     torch.set_num_threads(1)
     context = ParallelContext.build(Layout(**degrees), "cpu")
     policy = pi_policy(kind)
-    settings = EngineSettings(precision="fp64", sharding=sharding)  # type: ignore[arg-type]
+    settings = EngineSettings(precision=precision, sharding=sharding)  # type: ignore[arg-type]
     engine = FsdpEngine([policy], pi_weight_map(policy.config), context, CpuDevice(), settings)
     own = range(context.data.rank, SAMPLES, context.data.size)
     microbatches = [_rows(global_batch(kind), torch.tensor([number])) for number in own]

@@ -54,3 +54,11 @@ def test_loss_and_gradients_are_those_of_one_rank(ranks: RankPool, kind: str, na
     assert found.keys() == gradients.keys()
     for key, values in gradients.items():
         torch.testing.assert_close(found[key], values, rtol=1e-10, atol=1e-13, msg=lambda text, k=key: f"{k}: {text}")
+
+
+@pytest.mark.parametrize("kind", ["pi05", "pi0"])
+def test_bf16_under_the_engine_is_near_float64(ranks: RankPool, kind: str) -> None:
+    expected, _ = alone(ranks, kind)
+    for outcome in ranks.run(2, one_step, kind, {"shard": 2}, "everything", "bf16"):
+        assert outcome.loss == pytest.approx(expected.loss, rel=0.02)
+        assert outcome.norm == pytest.approx(expected.norm, rel=0.05)
