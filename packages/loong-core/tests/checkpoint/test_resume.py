@@ -176,6 +176,20 @@ def test_a_changed_byte_is_found(tmp_path):
         Checkpointer(tmp_path).load(TensorEngine())
 
 
+@pytest.mark.parametrize("key", ["step", "updates", "world_size", "extra", "files", "layout"])
+def test_a_manifest_that_says_something_else_than_what_was_written_is_refused(tmp_path, key):
+    path = save(tmp_path, 2) / "manifest.json"
+    for value in (None, 3, {}, []):
+        changed = json.loads(path.read_text())
+        if changed[key] == value:
+            continue
+        path.write_text(json.dumps(changed | {key: value}))
+        with pytest.raises(UserError, match=r"manifest\.json is not what was written there"):
+            Checkpointer(tmp_path).load(TensorEngine())
+        path.write_text(json.dumps(changed))
+    assert Checkpointer(tmp_path).load(TensorEngine()) == {"seen": 20}
+
+
 def test_a_folder_without_its_manifest_is_skipped_and_asked_for_by_name_refused(tmp_path):
     save(tmp_path, 1)
     unmarked = save(tmp_path, 2)

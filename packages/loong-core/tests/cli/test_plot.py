@@ -106,7 +106,7 @@ def test_a_broken_line_within_the_file_is_named_by_its_number(loong, run):
 def test_json_that_is_no_metrics_is_named(line, loong, run):
     answer = loong("plot", run(rows=[row(1)], tail=line + "\n"))
     assert answer.status == 2
-    assert "row 2 has no step" in answer.err
+    assert "line 2 has no step" in answer.err
 
 
 def test_a_file_that_is_no_text_is_named(loong, tmp_path):

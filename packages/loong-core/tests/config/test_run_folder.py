@@ -53,9 +53,10 @@ def test_a_folder_that_cannot_be_made_is_the_users_error(tmp_path):
         RunFolder(tmp_path / "file" / "run").claim(config())
 
 
-def test_two_processes_never_train_in_one_folder(tmp_path):
+def test_two_processes_never_train_in_one_folder(tmp_path, capsys):
     with RunFolder(tmp_path).claim(config()), pytest.raises(UserError, match="another process is training in"):
-        RunFolder(tmp_path).claim(config(), patience=0)
+        RunFolder(tmp_path).claim(config(), patience=0.01)
+    assert f"another process is training in {tmp_path}; waiting 0.01 s for its end" in capsys.readouterr().err
     RunFolder(tmp_path).claim(config(), patience=0).close()
 
 

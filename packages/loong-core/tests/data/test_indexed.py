@@ -89,3 +89,38 @@ def test_a_foreign_idx_file_is_told(tmp_path):
     (tmp_path / "corpus.idx").write_bytes(b"not an index" * 10)
     with pytest.raises(UserError, match=r"corpus\.idx is not a Megatron index file"):
         check_pair(prefix)
+
+
+@pytest.mark.parametrize(
+    ("offset", "dtype", "words"),
+    [
+        (34, "<i4", "is damaged: sequence 0 has -9 tokens"),
+        (34 + 4 * 4 + 8, "<i8", "is damaged: sequence 1 begins at token"),
+        (34 + 4 * 12, "<i8", "its marks of documents do not rise from 0 to its 4 sequences"),
+        (34 + 4 * 12 + 8, "<i8", "its marks of documents do not rise from 0 to its 4 sequences"),
+        (18, "<u8", "its header is damaged|its header says"),
+    ],
+)
+def test_numbers_of_an_idx_file_that_contradict_each_other_are_told(tmp_path, offset, dtype, words):
+    prefix = write_pair(tmp_path / "corpus")
+    index = tmp_path / "corpus.idx"
+    content = bytearray(index.read_bytes())
+    value = np.array([3 if dtype == "<u8" else -9], dtype=dtype).tobytes()
+    content[offset : offset + len(value)] = value
+    index.write_bytes(content)
+    with pytest.raises(UserError, match=words):
+        check_pair(prefix)
+
+
+def test_whatever_byte_of_an_idx_file_is_changed_it_is_read_or_refused(tmp_path):
+    prefix = write_pair(tmp_path / "corpus")
+    index = tmp_path / "corpus.idx"
+    whole = index.read_bytes()
+    for place in range(len(whole)):
+        for value in (0, 1, 127, 255):
+            index.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
+            try:
+                store = open_indexed(prefix)
+            except UserError:
+                continue
+            assert [len(store.document(number)) >= 0 for number in range(len(store))]

@@ -71,6 +71,14 @@ def test_a_folder_without_a_description_is_no_store(tmp_path):
         open_store(tmp_path / "store", "toy", verify=False)
 
 
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00v\x00{\x00'descr'", b"no array"])
+def test_damaged_bounds_are_told_with_the_folder(tmp_path, content):
+    folder = written(tmp_path / "store", PIECES)
+    (folder / "bounds.npy").write_bytes(content)
+    with pytest.raises(UserError, match="the next start builds it again"):
+        open_store(folder, "toy", verify=False)
+
+
 def test_a_folder_appears_only_when_it_is_complete(tmp_path):
     with pytest.raises(ValueError), published_folder(tmp_path / "store") as temporary:  # noqa: PT012
         (temporary / "half").write_text("half")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loong_core.errors import UserError
+from loong_core.errors import LoongError, UserError
 from loong_core.train.metrics import MetricsFile, read_rows, utilisation
 
 
@@ -57,3 +57,28 @@ def test_rows_that_are_missing_before_the_checkpoint_are_counted(path):
 def test_utilisation_is_the_share_of_all_ranks_peak():
     assert utilisation(1000.0, 6e9, ranks=2, peak_flops_per_rank=1e13) == 0.3
     assert utilisation(1000.0, 6e9, ranks=2, peak_flops_per_rank=None) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff\xfe", "is no text file"),
+        (b"[1]\n{}\n", "line 1 has no step"),
+        (b'{"step": "x"}\n', "line 1 has no step"),
+    ],
+)
+def test_a_damaged_file_is_told_and_kept(path, content, words):
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=words) as refused:
+        MetricsFile(path, resume_after=1)
+    assert "a run goes on without it" in str(refused.value)
+    assert path.read_bytes() == content
+
+
+def test_a_full_disk_is_told_with_what_to_do(path, monkeypatch):
+    metrics = MetricsFile(path, resume_after=5)
+    metrics.close()
+    with open("/dev/full", "a") as full:
+        monkeypatch.setattr(metrics, "_file", full)
+        with pytest.raises(LoongError, match="No space left on device; mend that"):
+            metrics.write({"step": 6, "long": "x" * 10_000})

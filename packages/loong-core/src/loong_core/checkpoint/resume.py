@@ -32,7 +32,7 @@ from loong_core.checkpoint.resume_folder import (
     published,
     step_folder,
     write_index,
-    write_json,
+    write_manifest,
     write_pieces,
 )
 from loong_core.engine.base import Engine
@@ -228,7 +228,7 @@ class Checkpointer:
         files = [*files, write_index(attempt.folder, files)]
         recorded = {file.name: {"size": file.size, "hash": file.hash} for file in files}
         saved_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        write_json(attempt.folder / MANIFEST, attempt.manifest | {"saved_at": saved_at, "files": recorded})
+        write_manifest(attempt.folder, attempt.manifest | {"saved_at": saved_at, "files": recorded})
         _sync_folder(attempt.folder)
         self._at_stage("indexed", attempt.folder)
         final = step_folder(self.folder, attempt.step)

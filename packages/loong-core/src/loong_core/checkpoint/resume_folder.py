@@ -148,7 +148,17 @@ def write_index(folder: Path, files: Iterable[WrittenFile]) -> WrittenFile:
     return write_json(folder / INDEX, {key: asdict(stored) for key, stored in merged.items()})
 
 
-_MANIFEST_KEYS = frozenset({"format", "step", "updates", "world_size", "extra", "files"})
+_MANIFEST_KEYS = frozenset({"format", "step", "updates", "world_size", "extra", "files", "hash"})
+
+
+def write_manifest(folder: Path, values: dict[str, Any]) -> None:
+    """Write `manifest.json` with a hash of what it says."""
+    write_json(folder / MANIFEST, values | {"hash": _manifest_hash(values)})
+
+
+def _manifest_hash(values: dict[str, Any]) -> str:
+    said = {key: value for key, value in values.items() if key != "hash"}
+    return xxhash.xxh3_128(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 class ResumeFolder:
@@ -164,21 +174,24 @@ class ResumeFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.manifest: dict[str, Any] = parse_json((path / MANIFEST).read_text())
-        except FileNotFoundError:
+            self.manifest: dict[str, Any] = parse_json((path / MANIFEST).read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
             what = f"has no {MANIFEST}, so it was never published" if path.is_dir() else "does not exist"
             raise UserError(f"checkpoint {path} {what}{_instead_of(path)}") from None
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise UserError(f"checkpoint {path}: {MANIFEST} is damaged ({error}){_instead_of(path)}") from None
-        if not isinstance(self.manifest, dict) or not self.manifest.keys() >= _MANIFEST_KEYS:
-            missing = sorted(_MANIFEST_KEYS - set(self.manifest if isinstance(self.manifest, dict) else ()))
-            what = f"{MANIFEST} is damaged (without {', '.join(missing)})"
-            raise UserError(f"checkpoint {path}: {what}{_instead_of(path)}")
+        missing = sorted(_MANIFEST_KEYS - set(self.manifest if isinstance(self.manifest, dict) else ()))
+        if missing:
+            raise UserError(
+                f"checkpoint {path}: {MANIFEST} is damaged (without {', '.join(missing)}){_instead_of(path)}"
+            )
         if self.manifest["format"] != FORMAT:
             raise UserError(
                 f"checkpoint {path}: format {self.manifest['format']!r} is not {FORMAT!r}, which this version "
                 "reads; resume with the version that wrote it"
             )
+        if self.manifest["hash"] != _manifest_hash(self.manifest):
+            raise UserError(f"checkpoint {path}: {MANIFEST} is not what was written there{_instead_of(path)}")
         self._maps: dict[str, Tensor] = {}
 
     @property

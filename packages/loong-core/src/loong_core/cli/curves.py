@@ -35,13 +35,7 @@ def read_run(path: Path) -> Run:
         raise UserError(f"{path} does not exist; name the `output` folder of a run")
     if not file.exists():
         raise UserError(f"{path} holds no metrics.jsonl; it is no run folder, or its run has not finished a step yet")
-    try:
-        rows = read_rows(file)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is no text file: {error}; name a run folder or its metrics.jsonl") from error
-    wrong = next((row for row in rows if not isinstance(row, dict) or not isinstance(row.get("step"), int)), None)
-    if wrong is not None:
-        raise UserError(f"{file}, row {rows.index(wrong) + 1} has no step: {str(wrong)[:80]}; it is no metrics file")
+    rows = read_rows(file)
     if not rows:
         raise UserError(f"{file} has no rows; the run has not finished a step yet")
     return Run(path.resolve().name if path.is_dir() else path.resolve().parent.name, rows)

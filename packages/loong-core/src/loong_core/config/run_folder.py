@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -122,7 +123,7 @@ class RunFolder:
             lock = (self.root / ".lock").open("w")
         except OSError as error:
             raise UserError(f"output: cannot write in {self.root}: {error.strerror}; name another folder") from error
-        if not _locked(lock, patience):
+        if not _locked(lock, 0) and not self._waited_for(lock, patience):
             lock.close()
             raise UserError(
                 f"output: another process is training in {self.root}; wait until it has ended, or name another folder"
@@ -138,6 +139,12 @@ class RunFolder:
             lock.close()
             raise UserError(f"output: cannot write {self.run_yaml}: {error.strerror}; name another folder") from error
         return lock
+
+    def _waited_for(self, lock: TextIO, patience: float) -> bool:
+        """Whether the process that trains here has ended within so many seconds."""
+        if patience:
+            print(f"another process is training in {self.root}; waiting {patience:g} s for its end", file=sys.stderr)
+        return _locked(lock, patience)
 
 
 def _locked(file: TextIO, patience: float) -> bool:

@@ -45,13 +45,18 @@ def check_pair(prefix: Path) -> tuple[int, int]:
         raise UserError(f"{index}: version {version}, type code {code}; known are version 1 and codes {sorted(_TYPES)}")
     expected = _HEADER.size + sequences * (4 + 8) + bounds * 8
     actual = index.stat().st_size
-    if actual < expected:
+    if actual != expected:
+        why = "it was cut short" if actual < expected else "its header is damaged, or it holds something else"
         raise UserError(
-            f"{index} holds {actual:,} bytes, its header says {expected:,} ({sequences:,} sequences); it was cut "
-            "short: run preprocess again or copy it again"
+            f"{index} holds {actual:,} bytes, its header says {expected:,} ({sequences:,} sequences); {why}: run "
+            "preprocess again or copy it again"
         )
     itemsize = np.dtype(_TYPES[code]).itemsize
     lengths = np.fromfile(index, dtype="<i4", count=sequences, offset=_HEADER.size)
+    pointers = np.fromfile(index, dtype="<i8", count=sequences, offset=_HEADER.size + sequences * 4)
+    documents = np.fromfile(index, dtype="<i8", count=bounds, offset=_HEADER.size + sequences * 12)
+    if what := _damage(lengths, pointers // itemsize, documents):
+        raise UserError(f"{index} is damaged: {what}; run preprocess again or copy it again")
     wanted, found = int(lengths.sum(dtype=np.int64)) * itemsize, data.stat().st_size
     if found != wanted:
         verb = "is cut short" if found < wanted else "belongs to another index"
@@ -60,6 +65,25 @@ def check_pair(prefix: Path) -> tuple[int, int]:
             f"bytes): the file {verb}; run preprocess again or copy both files again"
         )
     return sequences, bounds - 1
+
+
+def _damage(lengths: NDArray[Any], starts: NDArray[Any], documents: NDArray[Any]) -> str | None:
+    """What the numbers of an index contradict each other in; None if they agree.
+
+    Args:
+        lengths: tokens of each sequence.
+        starts: where each sequence begins in the data, in tokens.
+        documents: the sequence that each document begins with, and at the end their number.
+    """
+    if (lengths < 0).any():
+        return f"sequence {int(np.argmax(lengths < 0)):,} has {int(lengths.min()):,} tokens"
+    expected = np.cumsum(lengths, dtype=np.int64) - lengths
+    if (starts != expected).any():
+        first = int(np.argmax(starts != expected))
+        return f"sequence {first:,} begins at token {int(starts[first]):,}, the one before ends at {expected[first]:,}"
+    if not len(documents) or documents[0] != 0 or (np.diff(documents) < 0).any() or documents[-1] > len(lengths):
+        return f"its marks of documents do not rise from 0 to its {len(lengths):,} sequences"
+    return None
 
 
 def open_indexed(prefix: Path) -> TokenStore:

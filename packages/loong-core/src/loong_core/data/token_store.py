@@ -211,7 +211,7 @@ def open_store(folder: Path, name: str, *, verify: bool, digest: str | None = No
         bounds = np.load(folder / "bounds.npy", allow_pickle=False)
         dtype, count = np.dtype(description["dtype"]), int(description["tokens"])
         size = (folder / "tokens.bin").stat().st_size
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except Exception as error:  # numpy parses a header as Python, so a damaged one may raise whatever a parser does
         raise UserError(f"{folder} is no readable token store ({error}); {remedy}") from error
     if size != count * dtype.itemsize or int(bounds[-1]) != count or len(bounds) != description["documents"] + 1:
         raise UserError(

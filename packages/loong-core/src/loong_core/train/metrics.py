@@ -25,8 +25,10 @@ import os
 from pathlib import Path
 from typing import Any, TextIO
 
-from loong_core.errors import UserError
+from loong_core.errors import LoongError, UserError
 from loong_core.json_text import parse_json
+
+_REMEDY = "restore the file, or move it away: a run goes on without it"
 
 
 class MetricsFile:
@@ -44,8 +46,14 @@ class MetricsFile:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one row. Values that JSON has no number for (NaN, infinities) become null."""
-        self._file.write(json.dumps({key: _jsonable(value) for key, value in row.items()}) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({key: _jsonable(value) for key, value in row.items()}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise LoongError(
+                f"{self._file.name} cannot be written: {error.strerror}; mend that, and the same command goes on from "
+                "the last checkpoint"
+            ) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -53,16 +61,26 @@ class MetricsFile:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file; a last line that a killed run did not finish is left out."""
+    """The rows of a metrics file; a last line that a killed run did not finish is left out.
+
+    Raises:
+        UserError: the file is no text, or a line within it is no row; names the line.
+    """
     rows = []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text file: {error}; {_REMEDY}") from None
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(parse_json(line))
+            row = parse_json(line)
         except json.JSONDecodeError as error:
             if number == len(lines):
                 break
-            raise UserError(f"{path}, line {number} is not JSON: {error}; restore the file") from error
+            raise UserError(f"{path}, line {number} is not JSON: {error}; {_REMEDY}") from error
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise UserError(f"{path}, line {number} has no step: {str(row)[:80]}; {_REMEDY}")
+        rows.append(row)
     return rows
 
 
