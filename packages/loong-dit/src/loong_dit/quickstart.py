@@ -70,7 +70,7 @@ def quickstart_config(output: Path) -> DiffusionTrainingConfig:
         data=LatentDataSection(cache=str(output / "data"), validation_fraction=0.05, caption_dropout=0.1),
         flow=FlowSection(shift=1.0),
         train=TrainSection(
-            steps=1200,
+            steps=700,
             global_batch_size=64,
             micro_batch_size=32,
             lr=2e-3,
@@ -79,11 +79,11 @@ def quickstart_config(output: Path) -> DiffusionTrainingConfig:
             beta2=0.99,
             weight_decay=0.01,
             ema=EmaSection(decay=0.995),
-            validate_every=400,
+            validate_every=350,
             validation_steps=2,
         ),
-        checkpoint=CheckpointSection(every=400),
-        logging=LoggingSection(every=100),
+        checkpoint=CheckpointSection(every=350),
+        logging=LoggingSection(every=50),
     )
 
 
