@@ -56,12 +56,12 @@ def toy_policy_folder(folder: Path, config: PiConfig | None = None) -> Path:
     return folder
 
 
-def toy_statistics() -> dict[str, Statistics]:
+def toy_statistics(state: int = 4, action: int = 3) -> dict[str, Statistics]:
     """Statistics of states and actions."""
     random = np.random.default_rng(3)
     return {
-        STATE: compute_statistics(random.standard_normal((50, 4)).astype(np.float32) * 3 + 1),
-        ACTION: compute_statistics(random.standard_normal((50, 3)).astype(np.float32) * 2 - 1),
+        STATE: compute_statistics(random.standard_normal((50, state)).astype(np.float32) * 3 + 1),
+        ACTION: compute_statistics(random.standard_normal((50, action)).astype(np.float32) * 2 - 1),
     }
 
 
@@ -77,7 +77,15 @@ def toy_trained_folder(folder: Path, config: PiConfig | None = None) -> Path:
         for piece, part in zip(placement.pieces, placement.from_local(parameter.detach()), strict=True)
     ]
     tokenizer = load_tokenizer("bytes")
-    write_policy(folder, config, pieces, context, torch.float32, {"robot": toy_statistics()}, tokenizer)
+    write_policy(
+        folder,
+        config,
+        pieces,
+        context,
+        torch.float32,
+        {"robot": toy_statistics(config.state_dim, config.action_dim)},
+        tokenizer,
+    )
     return folder
 
 

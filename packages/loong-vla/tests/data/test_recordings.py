@@ -80,7 +80,7 @@ def test_times_of_actions_are_whole_frames(v3: Path) -> None:
 
 
 def test_lerobot_reads_what_we_write(v3: Path) -> None:
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    LeRobotDataset = pytest.importorskip("lerobot.datasets.lerobot_dataset").LeRobotDataset
 
     times = [step / FPS for step in range(-1, 4)]
     theirs = LeRobotDataset("toy/toy", root=v3, delta_timestamps={"action": times}, video_backend="pyav")
@@ -100,7 +100,7 @@ def test_lerobot_reads_what_we_write(v3: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["video", "image"])
 def test_we_read_what_lerobot_writes(tmp_path: Path, dtype: str) -> None:
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    LeRobotDataset = pytest.importorskip("lerobot.datasets.lerobot_dataset").LeRobotDataset
 
     features = {
         TOP: {"dtype": dtype, "shape": (32, 32, 3), "names": ["height", "width", "channels"]},
