@@ -49,7 +49,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
         synchronize()
         seconds.append(time.perf_counter() - start)
     if arguments.profile:
-        _profile(step, work, arguments.profile)
+        _profile(step, work, f"{arguments.profile}.{arguments.stack}.{arguments.precision}")
     median = statistics.median(seconds[arguments.warmup :])
     flops = work.tokens / median * work.shape.flops_per_token(work.sequence)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
@@ -89,7 +89,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stack", default="loong,transformers", help="of " + ", ".join(STACKS))
     parser.add_argument("--model", default="qwen3-8b-l8", choices=list(SHAPES))
-    parser.add_argument("--precision", default="bf16", help="bf16, fp8, or both with a comma")
+    parser.add_argument(
+        "--precision",
+        default="bf16",
+        help="bf16, fp8 (blockwise), fp8-rowwise, fp8-tensorwise, adaptive; several with commas",
+    )
     parser.add_argument("--sequence", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=1, help="sequences of a microbatch")
     parser.add_argument("--microbatches", type=int, default=8)

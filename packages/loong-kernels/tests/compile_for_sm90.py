@@ -156,8 +156,8 @@ KERNELS = [  # module, kernel, types of its run-time arguments, compile-time arg
     (
         GROUPED_SCALED_PRODUCT,
         "_product_kernel",
-        "*fp8e4nv *fp32 *fp8e4nv *fp32 *i32 *bf16 i32 i32 i32 i32 i32 i32 i32",
-        {"BLOCKS": 16, "EXPERTS": 128, "ROWS": 128, "INTERPRETED": False},
+        "tensordesc<fp8e4nv[64,128]> *fp32 tensordesc<fp8e4nv[128,128]> *fp32 *i32 *bf16 i32 i32 i32 i32 i32",
+        {"SIDE_BY_SIDE": True, "BLOCKS": 16, "EXPERTS": 128, "ROWS": 64, "INTERPRETED": False},
     ),
     (
         QUANTISE,

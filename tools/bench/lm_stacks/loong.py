@@ -17,9 +17,21 @@ from loong_core.nn.initialize import initialize
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_core.parallel.ranks import initialise_from_env
+from loong_core.precision.apply import apply_precision
+from loong_core.precision.settings import Choice, PrecisionSettings
+from loong_core.precision.step import StepPrecision
+from loong_core.precision.table import table_for
 from loong_llm.families.registry import find_family
 from loong_llm.recipes.next_token import next_token_loss
 from tools.bench.lm_stacks.work import Work
+
+RECIPES: dict[str, Choice] = {
+    "bf16": "bf16",
+    "fp8": "blockwise",
+    "fp8-rowwise": "rowwise",
+    "fp8-tensorwise": "tensorwise",
+    "adaptive": "adaptive",
+}
 
 
 def build(work: Work) -> Callable[[Tensor], float]:
@@ -36,6 +48,13 @@ def build(work: Work) -> Callable[[Tensor], float]:
     initialize(model, weight_map, context, 0, config.initializer_range)
     model = model.to(torch_device)
     engine = MegatronEngine([model], weight_map, context, device, settings, hidden_size=config.hidden_size)
+    recipe = RECIPES[work.precision]
+    if recipe != "bf16":
+        chosen = PrecisionSettings(recipe, check_every=1000)
+        hardware = device.hardware()
+        table = table_for(hardware.name) if hardware is not None and recipe == "adaptive" else None
+        applied = apply_precision([model], weight_map, config.num_layers, context, chosen, table)
+        engine.precision = StepPrecision(applied.layers, hold=True, check_every=chosen.check_every)
     # Positions and bounds are those of every batch; in a run they are on the device before a step wants them.
     some = torch.zeros(work.batch * work.sequence, dtype=torch.int64)
     packed = PackedBatch.from_lengths(some, some, [work.sequence] * work.batch).to(torch_device)

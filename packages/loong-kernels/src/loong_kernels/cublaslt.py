@@ -19,10 +19,10 @@ from torch import Tensor
 
 from loong_kernels.errors import KernelChoiceError
 
-CANDIDATES = 8
+CANDIDATES = 24
 WORKSPACE = 32 * 2**20
 """Bytes lent to each product."""
-REPEATS = 4
+REPEATS = 2
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 14, torch.float8_e4m3fn: 28}  # cudaDataType_t
 _COMPUTE_FLOAT32 = 68  # CUBLAS_COMPUTE_32F

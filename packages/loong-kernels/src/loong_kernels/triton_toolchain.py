@@ -92,3 +92,10 @@ def unsupported_dtype(*dtypes: torch.dtype) -> str | None:
     """Why kernels that compute in float32 do not take these dtypes, or None."""
     wrong = [str(dtype).removeprefix("torch.") for dtype in dtypes if dtype not in FLOAT_DTYPES]
     return f"computes in float32, so {wrong[0]} is left to others" if wrong else None
+
+
+def without_tensor_copies(device: str) -> str | None:
+    """Why kernels that use the tensor copy engine of compute capability 9.0 or 8-bit numbers do not run, or None."""
+    if device != "cuda" or torch.cuda.get_device_capability() >= (9, 0):
+        return None
+    return f"the GPU's compute capability is {torch.cuda.get_device_capability()}, below (9, 0)"

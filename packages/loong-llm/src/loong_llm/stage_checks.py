@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loong_core.data.checks import source_faults
@@ -12,6 +13,9 @@ from loong_core.errors import Fault, UserError
 from loong_core.nn.decoder import Decoder
 from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
+from loong_core.precision.apply import chosen_by_name
+from loong_core.precision.run import precision_settings
+from loong_core.precision.table import read_table
 from loong_core.wording import counted
 from loong_llm.conversations.corpus import conversation_faults
 from loong_llm.model import ModelSource
@@ -163,6 +167,23 @@ def kept_part_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
     )
 
 
+def precision_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
+    """What is wrong with the section `fp8`: patterns that match nothing, measurements that are missing."""
+    section = config.fp8
+    if section is None:
+        return []
+    if config.precision != "bf16":
+        what = f"rounds the operands of products, and precision {config.precision} would keep them whole elsewhere"
+        return [Fault("fp8", what, "set precision to bf16, or remove the section")]
+    faults = _told(
+        lambda: chosen_by_name(model.weight_map, model.config.num_layers, precision_settings(section)), "fp8.overrides"
+    )
+    if section.table is not None:
+        path = Path(section.table).expanduser()
+        faults += _told(lambda: read_table(path), "fp8.table")
+    return faults
+
+
 def _source_faults(config: TrainingConfig, key: str, sources: Sequence[SourceSection]) -> list[Fault]:
     """The faults of each kind's sources; those of a mixture keep their own numbers."""
     faults = []
@@ -186,6 +207,6 @@ def told_faults(action: Callable[[], object], key: str) -> list[Fault]:
         action()
     except UserError as error:
         first, _, rest = str(error).partition(" ")
-        named = first.startswith(("data.", "lora.", "train.", "recompute.", "offload.")) and bool(rest)
+        named = first.startswith(("data.", "fp8.", "lora.", "train.", "recompute.", "offload.")) and bool(rest)
         return [Fault(first.removesuffix(":"), rest) if named else Fault(key, str(error))]
     return []

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loong_core.errors import UserError
+
+if TYPE_CHECKING:
+    from loong_core.nn.decoder_config import DecoderConfig
 
 ENTRY_POINT_GROUPS = ("loong.families", "loong.vision_families", "loong.diffusion_families")
 """Language models' and diffusion transformers'."""
@@ -18,6 +24,14 @@ class NamedFamily(Protocol):
 
     def named_sizes(self) -> dict[str, int]:
         """Number of parameters of each configuration it ships, by name."""
+        ...
+
+    def named_configs(self) -> dict[str, dict[str, Any]]:
+        """The `config.json` of each of them."""
+        ...
+
+    def decoder_config(self, hf: dict[str, Any]) -> DecoderConfig:
+        """The model that a `config.json` describes."""
         ...
 
 
@@ -53,3 +67,18 @@ def _load(entry: EntryPoint) -> FoundFamily:
         return FoundFamily(family.name, origin, family, dict(family.named_sizes()))
     except Exception as error:
         return FoundFamily(entry.name, origin, error=f"{type(error).__name__}: {error}")
+
+
+def decoder_config_of(model: str) -> DecoderConfig:
+    """The decoder of a named model.
+
+    Raises:
+        UserError: no installed family has a model of that name; the message names the nearest.
+    """
+    known = {name: each.family for each in find_families() if each.family is not None for name in each.sizes or {}}
+    family = known.get(model.lower())
+    if family is None:
+        near = get_close_matches(model.lower(), list(known), n=3, cutoff=0.4)
+        hint = f"near it: {', '.join(near)}; " if near else ""
+        raise UserError(f"no model is named {model!r}; {hint}`loong models` lists all {len(known)}")
+    return family.decoder_config(family.named_configs()[model.lower()])

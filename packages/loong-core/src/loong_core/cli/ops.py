@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loong_core.cli.explain import explain as explain_model
 from loong_core.cli.tables import add_row, console, table
 
 if TYPE_CHECKING:
@@ -13,9 +14,20 @@ if TYPE_CHECKING:
 
 
 def ops(
-    device: Annotated[str | None, typer.Option("--device", help="A device's name; by default what a run gets.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="A device's name; with --explain also an accelerator's that is not here (h200)."),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", help="A named model: tell what serves its ops, and the precision of its products."),
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="With --explain: tokens of a microbatch.")] = 8192,
 ) -> None:
     """List ops with their implementations: what serves on the device, and why not the others."""
+    if explain is not None:
+        explain_model(explain, device, tokens)
+        return
     import loong_kernels  # defines the ops
     from loong_core.device import select
     from loong_kernels import registry

@@ -242,6 +242,34 @@ class PartsSection(Section):
         return ALL_BLOCKS if self.mode == "full" else Parts(self.blocks, tuple(self.modules))
 
 
+PrecisionChoice = Literal["bf16", "blockwise", "rowwise", "tensorwise", "adaptive"]
+
+
+class Fp8Section(Section):
+    """Products in 8 bits (e4m3): the linear layers of the blocks and the experts, forward and both gradients.
+
+    Embedding, norms, routers and head stay in bf16 and float32, and so do the weights that are trained.
+
+    Attributes:
+        recipe: what shares a scale: `blockwise` 128 elements of a row (of weights 128 by 128), `rowwise` a row,
+            `tensorwise` everything. `adaptive` takes for each call whichever of blockwise and bf16 was measured to be
+            faster for its number of tokens (`loong tune` measures; a table for the H200 is shipped). Experts have
+            blockwise products only.
+        overrides: other choices by pattern of Hugging Face weight names, such as `{layers.0.*: bf16}`; of several that
+            match the last holds.
+        error_bound: a layer whose input, weight or gradient rounding changes by more than this, relative to its norm,
+            goes back to bf16, and the run says so.
+        check_every: steps from one such measurement to the next; the first step is always measured.
+        table: a file of measurements for `adaptive` in place of the device's own.
+    """
+
+    recipe: PrecisionChoice = "blockwise"
+    overrides: dict[str, PrecisionChoice] = Field(default_factory=dict)
+    error_bound: Annotated[Positive, MAY_CHANGE] = 0.06
+    check_every: Annotated[Count, MAY_CHANGE] = 100
+    table: Annotated[str | None, MAY_CHANGE] = None
+
+
 class RunConfig(Section):
     """One run.
 

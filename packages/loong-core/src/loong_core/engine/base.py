@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.device.protocol import Device
+from loong_core.precision.step import StepPrecision
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,17 @@ class Engine(ABC):
 
     updates: int
     """Optimizer steps taken so far; a checkpoint keeps it, since Adam's bias correction depends on it."""
+
+    precision: StepPrecision | None = None
+    """The layers that compute in 8 bits, if there are any; set before the first step."""
+
+    def step_in_bits(self, *, training: bool) -> AbstractContextManager[None]:
+        """For implementations, around the forward and backward of all microbatches: 8-bit weights are held within."""
+        return nullcontext() if self.precision is None else self.precision.step(training=training)
+
+    def with_precision(self, loss: StepLoss) -> StepLoss:
+        """For implementations: a step's result with what is logged about 8 bits."""
+        return loss if self.precision is None else replace(loss, metrics=loss.metrics | self.precision.metrics())
 
     @abstractmethod
     def accumulate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from loong_core.nn.decoder_config import FeedForwardConfig
 from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear
 from loong_core.parallel.context import ParallelContext
+from loong_core.precision.layer import feed_forward_in_bits
 from loong_kernels import swiglu
 
 
@@ -28,4 +29,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, tokens: int, record: object = None) -> Tensor:
         """Transform this rank's run of `tokens` tokens, `[tokens / tensor, hidden_size]`; nothing is recorded."""
+        fused = feed_forward_in_bits(self.gate_up, self.down, x)
+        if fused is not None:
+            return fused
         return self.down(swiglu(self.gate_up.of_runs(x, tokens)))

@@ -7,14 +7,19 @@ holds its run of the tokens only (sequence parallelism, arXiv:2205.05198).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
 from loong_core.nn.main_gradient import main_gradient
 from loong_core.nn.overlapped_linear import gathered_linear, scattered_linear
-from loong_core.parallel.collectives import copy_to_all, gather_tokens
+from loong_core.parallel.collectives import copy_to_all, gather_tokens, sum_to_tokens
 from loong_core.parallel.context import ALONE, Axis, ParallelContext
 from loong_kernels import linear
+
+if TYPE_CHECKING:
+    from loong_core.precision.layer import LayerPrecision
 
 
 def share(parameter: nn.Parameter, dim: int, context: ParallelContext, *, counted: bool = True) -> nn.Parameter:
@@ -46,6 +51,9 @@ class ColumnParallelLinear(nn.Module):
         context: the tensor axis is the one that shares the outputs.
         dtype: of the parameters.
         replicas: tensor ranks that hold the same rows as this one; their gradients are summed in backward.
+
+    Attributes:
+        precision: makes the products where `loong_core.precision` was applied, else None.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class ColumnParallelLinear(nn.Module):
         replicas: Axis = ALONE,
     ) -> None:
         super().__init__()
+        self.precision: LayerPrecision | None = None
         self.axis = context.tensor
         self.replicas = replicas
         first = replicas.rank == 0
@@ -72,6 +81,8 @@ class ColumnParallelLinear(nn.Module):
         """Multiply `x`, `[tokens, in_features]`."""
         bias = None if self.bias is None else copy_to_all(self.bias, self.replicas)
         weight = copy_to_all(self.weight, self.replicas)
+        if self.precision is not None:
+            return self.precision.linear(x, weight, bias)
         return linear(x, weight, bias, weight_grad_into=main_gradient(weight))
 
     def of_runs(self, x: Tensor, tokens: int) -> Tensor:
@@ -83,8 +94,8 @@ class ColumnParallelLinear(nn.Module):
         """
         if self.axis.size == 1:
             return self(x)
-        if self._forward_hooks or self.replicas.size > 1:
-            # Whoever else reads the input (an adapter), or communicates in backward (copies), wants it gathered.
+        if self._forward_hooks or self.replicas.size > 1 or self.precision is not None:
+            # Whoever else reads the input (an adapter), communicates in backward (copies), or rounds it wants it whole.
             return self(gather_tokens(x, self.axis, tokens))
         into = main_gradient(self.weight)
         return gathered_linear(x, self.weight, self.bias, self.axis, tokens, weight_grad_into=into)
@@ -95,12 +106,14 @@ class RowParallelLinear(nn.Module):
 
     Takes `[tokens, local_in_features]` and returns this rank's run of the tokens, `[tokens / tensor, out_features]`.
     The bias is whole on every rank and added to its own tokens, so its gradient is a partial sum (`sequence_parallel`).
+    `precision` is as of `ColumnParallelLinear`.
     """
 
     def __init__(
         self, local_in_features: int, out_features: int, bias: bool, context: ParallelContext, dtype: torch.dtype
     ) -> None:
         super().__init__()
+        self.precision: LayerPrecision | None = None
         self.axis = context.tensor
         weight = torch.empty(out_features, local_in_features, device=context.device, dtype=dtype)
         self.weight = share(nn.Parameter(weight), 1, context)
@@ -112,7 +125,9 @@ class RowParallelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Multiply `x`, `[tokens, local_in_features]`."""
         into = main_gradient(self.weight)
-        if self.axis.size == 1:
+        if self.precision is not None:
+            y = sum_to_tokens(self.precision.linear(x, self.weight, None), self.axis)
+        elif self.axis.size == 1:
             y = linear(x, self.weight, weight_grad_into=into)
         else:
             y = scattered_linear(x, self.weight, self.axis, weight_grad_into=into)

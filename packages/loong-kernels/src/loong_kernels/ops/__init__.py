@@ -21,6 +21,10 @@ from loong_kernels.ops import (
     scaled_product,
     swiglu,
 )
+from loong_kernels.providers import transformer_engine
+from loong_kernels.registry import REGISTRY
+
+transformer_engine.register(REGISTRY)
 
 __all__ = [
     "adamw",

@@ -22,6 +22,8 @@ from loong_core.nn.freezing import freeze
 from loong_core.nn.lora import LoraSettings, apply_lora, merge_lora
 from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
+from loong_core.precision.run import apply_section
+from loong_core.precision.step import StepPrecision
 from loong_core.train.run import Run
 from loong_llm.adapter import save_adapter
 from loong_llm.model import ModelSource, build_stages
@@ -123,6 +125,10 @@ def build_trained_model(
         stages, run.context, run.device, recompute=config.recompute.parts, offload=config.offload.parts
     ):
         run.say(kept)
+    applied = None
+    if config.fp8 is not None:
+        applied = apply_section(config.fp8, stages, model.weight_map, model.config.num_layers, run.context, run.device)
+        run.say(str(applied))
     engine = build_engine(
         config.engine,
         stages,
@@ -132,6 +138,15 @@ def build_trained_model(
         settings,
         hidden_size=model.config.hidden_size,
     )
+    if config.fp8 is not None and applied is not None:
+        engine.precision = StepPrecision(
+            applied.layers,
+            hold=config.engine == "megatron",  # the other gathers weights for each use
+            error_bound=config.fp8.error_bound,
+            check_every=config.fp8.check_every,
+            adaptive=applied.adaptive,
+            say=run.say,
+        )
     return TrainedModel(model, engine, lora)
 
 

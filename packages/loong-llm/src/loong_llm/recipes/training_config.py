@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from loong_core.config import MAY_CHANGE, REQUIRED, RunConfig, Section
-from loong_core.config.sections import Count, Fraction, NonNegative, Positive, Whole
+from loong_core.config.sections import Count, Fp8Section, Fraction, NonNegative, Positive, Whole
 
 
 class ModelSection(Section):
@@ -148,6 +148,8 @@ class TrainingConfig(RunConfig):
         data: what it is trained on.
         lora: adapters to train in place of the weights, if the section is given; `lora: {}` takes the defaults.
         samples: what the model writes while it trains, if the section is given.
+        fp8: which products are made in 8 bits, if the section is given; `fp8: {}` takes the defaults. Needs precision
+            bf16.
     """
 
     stage: Literal["pretrain", "midtrain", "sft"] = "pretrain"
@@ -156,3 +158,4 @@ class TrainingConfig(RunConfig):
     data: DataSection = DataSection()
     lora: LoraSection | None = None
     samples: Annotated[SamplesSection | None, MAY_CHANGE] = None
+    fp8: Annotated[Fp8Section | None, MAY_CHANGE] = None

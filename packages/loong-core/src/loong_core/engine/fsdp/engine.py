@@ -132,13 +132,15 @@ class FsdpEngine(LedEngine):
         self.discard()
         tally = LossTally(self.context.device)
         shares = own_shares(microbatches, self.context)
-        for number, batch in enumerate(shares, 1):
-            if self.settings.sharding == "optimizer":
-                self._hold_gradients(last=number == len(shares))
-            terms = _loss_terms(forward_step(self.stages[0], batch, None))
-            tally.add(terms)
-            terms.loss_sum.backward()
+        with self.step_in_bits(training=True):
+            for number, batch in enumerate(shares, 1):
+                if self.settings.sharding == "optimizer":
+                    self._hold_gradients(last=number == len(shares))
+                terms = _loss_terms(forward_step(self.stages[0], batch, None))
+                tally.add(terms)
+                terms.loss_sum.backward()
         loss, tokens = self._reduce(tally)
+        loss = self.with_precision(loss)
         self._take_gradients(tokens)
         if getattr(self.stages[0], "has_routers", False):
             loss = replace(loss, metrics=loss.metrics | take_load(self.stages, self.context))

@@ -175,21 +175,22 @@ class MegatronEngine(LedEngine):
         Raises:
             UserError: too few microbatches for the interleaved schedule.
         """
-        with self._megatron():
+        with self._megatron(), self.step_in_bits(training=True):
             self._zero_gradients()
             self._run(microbatches, forward_step, forward_only=False)
         assert self._result is not None
+        result = self.with_precision(self._result)
         if self._has_routers:
             load = take_load(self.stages, self.context)
-            return replace(self._result, metrics=self._result.metrics | load)
-        return self._result
+            return replace(result, metrics=result.metrics | load)
+        return result
 
     def evaluate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:
         """Loss without gradient, modules in evaluation mode."""
         training = [stage.training for stage in self.stages]
         for stage in self.stages:
             stage.eval()
-        with self._megatron(), torch.no_grad():
+        with self._megatron(), torch.no_grad(), self.step_in_bits(training=False):
             self._run(microbatches, forward_step, forward_only=True)
         for stage, was_training in zip(self.stages, training, strict=True):
             stage.train(was_training)

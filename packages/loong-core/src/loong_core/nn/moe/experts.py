@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
 from loong_core.nn.main_gradient import main_gradient
 from loong_core.parallel.context import ParallelContext
 from loong_kernels import grouped_linear, swiglu
+
+if TYPE_CHECKING:
+    from loong_core.precision.layer import LayerPrecision
 
 
 class Experts(nn.Module):
@@ -19,6 +24,7 @@ class Experts(nn.Module):
         gate_up: `[local_experts, 2 * local_size, hidden_size]`, gate rows first.
         down: `[local_experts, hidden_size, local_size]`.
         lora: adapters of the two (`loong_core.nn.lora_experts`) by their names, None where there are none.
+        precision: makes the products where `loong_core.precision` was applied, else None.
     """
 
     lora: nn.ModuleDict | None
@@ -27,6 +33,7 @@ class Experts(nn.Module):
         self, hidden_size: int, num_experts: int, expert_size: int, context: ParallelContext, dtype: torch.dtype
     ) -> None:
         super().__init__()
+        self.precision: LayerPrecision | None = None
         expert, tensor = context.expert.size, context.expert_tensor.size
         if num_experts % expert:
             raise ValueError(f"layout.expert={expert} does not divide {num_experts} experts")
@@ -47,6 +54,8 @@ class Experts(nn.Module):
         Returns:
             `[rows, hidden_size]`: with several expert-tensor ranks, this rank's summand.
         """
+        if self.precision is not None and self.lora is None:
+            return self.precision.experts(rows, self.gate_up, self.down, offsets)
         gate_up = grouped_linear(rows, self.gate_up, offsets, weight_grad_into=main_gradient(self.gate_up))
         inner = swiglu(self._adapted("gate_up", rows, offsets, gate_up))
         down = grouped_linear(inner, self.down, offsets, weight_grad_into=main_gradient(self.down))

@@ -10,7 +10,7 @@ from torch import Tensor
 from loong_kernels.fp8.formats import TILE, Operand
 from loong_kernels.ops.grouped_scaled_product.reference import grouped_scaled_product_reference
 from loong_kernels.registry import REGISTRY, Implementation
-from loong_kernels.triton_toolchain import register_triton
+from loong_kernels.triton_toolchain import register_triton, without_tensor_copies
 
 OP = REGISTRY.define(
     "grouped_scaled_product",
@@ -64,7 +64,9 @@ def grouped_scaled_product(
 
 
 def _triton_supports(case: GroupedScaledProductCase) -> str | None:
-    return None if case.dtype in (torch.bfloat16, torch.float32) else f"makes bfloat16 and float32, not {case.dtype}"
+    if case.dtype not in (torch.bfloat16, torch.float32):
+        return f"makes bfloat16 and float32, not {case.dtype}"
+    return without_tensor_copies(case.device)
 
 
 REGISTRY.register(Implementation("reference", OP.name, ("*",), grouped_scaled_product_reference))

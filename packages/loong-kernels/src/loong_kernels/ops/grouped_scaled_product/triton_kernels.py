@@ -13,20 +13,22 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from loong_kernels.fp8.formats import Operand
 from loong_kernels.tiles import covering_power_of_two
 
-ROWS = 128
-LAUNCH = {"num_warps": 8, "num_stages": 3}
-"""Two programs on a multiprocessor: one scales while the other multiplies."""
+ROWS = 64
+LAUNCH = {"num_warps": 4, "num_stages": 3}
+"""Several programs on a multiprocessor: some scale while another multiplies."""
 
 
 @triton.jit
 def _product_kernel(
-    left_ptr, left_scales_ptr, right_ptr, right_scales_ptr, offsets_ptr, out_ptr,
-    left_rows, columns, right_stride, expert_stride, expert_scales, scales_stride, experts,
-    BLOCKS: tl.constexpr, EXPERTS: tl.constexpr, ROWS: tl.constexpr, INTERPRETED: tl.constexpr,
+    left_values, left_scales_ptr, right_values, right_scales_ptr, offsets_ptr, out_ptr,
+    left_rows, columns, expert_scales, scales_stride, experts,
+    SIDE_BY_SIDE: tl.constexpr, BLOCKS: tl.constexpr, EXPERTS: tl.constexpr, ROWS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     column_tiles = columns // 128
     column_tile = tl.program_id(0) % column_tiles
@@ -41,29 +43,29 @@ def _product_kernel(
     if expert < experts:
         own = number == expert
         within = tile - tl.sum(tl.where(own, last - tiles, 0), axis=0)
-        row = tl.sum(tl.where(own, starts, 0), axis=0) + within * ROWS + tl.arange(0, ROWS)
+        first = tl.sum(tl.where(own, starts, 0), axis=0) + within * ROWS
+        row = first + tl.arange(0, ROWS)
         held = row < tl.sum(tl.where(own, ends, 0), axis=0)
-        column = column_tile * 128 + tl.arange(0, 128)
-        step = tl.arange(0, 128)
-        left = left_ptr + row.to(tl.int64)[:, None] * (BLOCKS * 128) + step[None, :]
-        right = right_ptr + expert.to(tl.int64) * expert_stride
-        right += column.to(tl.int64)[:, None] * right_stride + step[None, :]
+        # Where this expert's matrix begins. Rows of `left` after its own are the next expert's, and are not stored.
+        top, beginning = expert * columns, 0
+        if SIDE_BY_SIDE:
+            top, beginning = 0, expert * (BLOCKS * 128)
+        top += column_tile * 128
         left_scales = left_scales_ptr + row
         right_scales = right_scales_ptr + expert * expert_scales + column_tile * scales_stride
         total = tl.zeros((ROWS, 128), dtype=tl.float32)
-        for _ in range(BLOCKS):
-            a = tl.load(left, mask=held[:, None], other=0.0)
-            b = tl.load(right)
+        for block in range(BLOCKS):
+            a = left_values.load([first, block * 128])
+            b = right_values.load([top, beginning + block * 128])
             if INTERPRETED:
                 product = tl.dot(a.to(tl.float32), tl.trans(b.to(tl.float32)), input_precision="ieee")
             else:
                 product = tl.dot(a, tl.trans(b))
             scale = tl.load(left_scales, mask=held, other=0.0) * tl.load(right_scales)
             total += product * scale[:, None]
-            left += 128
-            right += 128
             left_scales += left_rows
             right_scales += 1
+        column = column_tile * 128 + tl.arange(0, 128)
         target = out_ptr + row.to(tl.int64)[:, None] * columns + column[None, :]
         tl.store(target, total.to(out_ptr.dtype.element_ty), mask=held[:, None])
 
@@ -80,11 +82,11 @@ def grouped_scaled_product_triton(
         most_tiles = rows // ROWS + min(experts, rows)
         scales_stride = right.scales.shape[1]
         _product_kernel[(most_tiles * columns // 128,)](
-            left.values, left.scales, right.values, right.scales, offsets, out,
-            left.values.shape[0], columns, right.values.shape[1],
-            summed if side_by_side else columns * summed,
+            TensorDescriptor.from_tensor(left.values, [ROWS, 128]), left.scales,
+            TensorDescriptor.from_tensor(right.values, [128, 128]), right.scales, offsets, out,
+            left.values.shape[0], columns,
             summed // 128 if side_by_side else columns // 128 * scales_stride, scales_stride, experts,
-            summed // 128, covering_power_of_two(experts), ROWS, INTERPRETED=triton.knobs.runtime.interpret,
-            **LAUNCH,
+            side_by_side, summed // 128, covering_power_of_two(experts), ROWS,
+            INTERPRETED=triton.knobs.runtime.interpret, **LAUNCH,
         )  # fmt: skip
     return out

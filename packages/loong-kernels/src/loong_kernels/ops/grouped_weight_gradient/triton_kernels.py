@@ -18,7 +18,7 @@ from loong_kernels.tiles import tiles_over
 
 TILE = {"OUT": 128, "IN": 128, "ROWS": 64}
 """Of the sum, and rows that a step of the product takes."""
-LAUNCH = {"num_warps": 8, "num_stages": 3}
+LAUNCH = {"num_warps": 4, "num_stages": 3}
 """Two programs on a multiprocessor: one reads and writes its sum while the other multiplies."""
 
 

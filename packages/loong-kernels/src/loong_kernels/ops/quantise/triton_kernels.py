@@ -17,6 +17,7 @@ from torch import Tensor
 from loong_kernels.fp8.formats import E4M3, TILE, Grain, Operand, Quantised, block_columns, padded
 from loong_kernels.tiles import tiles_over
 
+LAUNCH = {"num_warps": 4, "maxnreg": 168}
 GRAINS: dict[Grain, int] = {"tiles": 0, "blocks": 1, "rows": 2, "tensor": 3}
 
 
@@ -50,22 +51,38 @@ def to_e4m3(x, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
+def _write_by_row(x, row, column, values_ptr, scales_ptr, padded_rows, width, INTERPRETED: tl.constexpr):
+    x = x.to(tl.float32)
+    scale = scale_of(tl.max(tl.abs(x), axis=1))
+    target = values_ptr + row.to(tl.int64)[:, None] * width + column[None, :]
+    tl.store(target, to_e4m3(x * inverse_of(scale)[:, None], INTERPRETED))
+    tl.store(scales_ptr + (tl.min(column, axis=0) // 128).to(tl.int64) * padded_rows + row, scale)
+
+
+@triton.jit
+def _write_by_column(x, inverse, row, column, values_ptr, padded_rows, INTERPRETED: tl.constexpr):
+    target = values_ptr + column.to(tl.int64)[None, :] * padded_rows + row[:, None]
+    tl.store(target, to_e4m3(x.to(tl.float32) * inverse[None, :], INTERPRETED))
+
+
+@triton.jit
 def write_square(
-    x, row, column, row_values_ptr, row_scales_ptr, column_values_ptr, column_scales_ptr, padded_rows, width,
+    upper, lower, row, column, row_values_ptr, row_scales_ptr, column_values_ptr, column_scales_ptr, padded_rows, width,
     BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Round a square `x` at `row` and `column` with a scale for each 128 elements, and write it for both products."""
-    size = tl.abs(x)
+    """Round a square with a scale for each 128 elements of a row or column, and write it for both products.
+
+    It comes as two halves of 64 rows, in their own dtype, so that few registers hold it; `row` is the upper half's.
+    """
     if BY_ROW:
-        scale = scale_of(tl.max(size, axis=1))
-        target = row_values_ptr + row.to(tl.int64)[:, None] * width + column[None, :]
-        tl.store(target, to_e4m3(x * inverse_of(scale)[:, None], INTERPRETED))
-        tl.store(row_scales_ptr + (tl.min(column, axis=0) // 128).to(tl.int64) * padded_rows + row, scale)
+        _write_by_row(upper, row, column, row_values_ptr, row_scales_ptr, padded_rows, width, INTERPRETED)
+        _write_by_row(lower, row + 64, column, row_values_ptr, row_scales_ptr, padded_rows, width, INTERPRETED)
     if BY_COLUMN:
-        scale = scale_of(tl.max(size, axis=0))
-        values = to_e4m3(x * inverse_of(scale)[None, :], INTERPRETED)
-        target = column_values_ptr + column.to(tl.int64)[:, None] * padded_rows + row[None, :]
-        tl.store(target, tl.trans(values))
+        largest = tl.maximum(tl.max(tl.abs(upper.to(tl.float32)), axis=0), tl.max(tl.abs(lower.to(tl.float32)), axis=0))
+        scale = scale_of(largest)
+        inverse = inverse_of(scale)
+        _write_by_column(upper, inverse, row, column, column_values_ptr, padded_rows, INTERPRETED)
+        _write_by_column(lower, inverse, row + 64, column, column_values_ptr, padded_rows, INTERPRETED)
         tl.store(column_scales_ptr + (tl.min(row, axis=0) // 128).to(tl.int64) * width + column, scale)
 
 
@@ -93,18 +110,22 @@ def _quantise_kernel(
     rows, padded_rows, width, stride, column_stride, row_blocks, column_blocks,
     GRAIN: tl.constexpr, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * 128 + tl.arange(0, 128)
     column = tl.program_id(1) * 128 + tl.arange(0, 128)
-    place = row.to(tl.int64)[:, None] * stride + column.to(tl.int64)[None, :] * column_stride
-    x = tl.load(x_ptr + place, mask=(row < rows)[:, None], other=0.0).to(tl.float32)
     if GRAIN == 0:
+        row = tl.program_id(0) * 128 + tl.arange(0, 64)
+        place = x_ptr + row.to(tl.int64)[:, None] * stride + column.to(tl.int64)[None, :] * column_stride
+        upper = tl.load(place, mask=(row < rows)[:, None], other=0.0)
+        lower = tl.load(place + 64 * stride.to(tl.int64), mask=(row + 64 < rows)[:, None], other=0.0)
         write_square(
-            x, row, column, row_values_ptr, row_scales_ptr, column_values_ptr, column_scales_ptr, padded_rows, width,
-            BY_ROW, BY_COLUMN, INTERPRETED,
+            upper, lower, row, column, row_values_ptr, row_scales_ptr, column_values_ptr, column_scales_ptr,
+            padded_rows, width, BY_ROW, BY_COLUMN, INTERPRETED,
         )  # fmt: skip
     else:
+        row = tl.program_id(0) * 128 + tl.arange(0, 128)
+        place = row.to(tl.int64)[:, None] * stride + column.to(tl.int64)[None, :] * column_stride
+        x = tl.load(x_ptr + place, mask=(row < rows)[:, None], other=0.0).to(tl.float32)
         row_target = row_values_ptr + row.to(tl.int64)[:, None] * width + column[None, :]
-        column_target = column_values_ptr + column.to(tl.int64)[:, None] * padded_rows + row[None, :]
+        column_target = column_values_ptr + column.to(tl.int64)[None, :] * padded_rows + row[:, None]
         if GRAIN == 2:
             if BY_ROW:
                 scale = scale_of(tl.load(row_largest_ptr + row).to(tl.float32, bitcast=True))
@@ -112,7 +133,7 @@ def _quantise_kernel(
                 tl.store(row_scales_ptr + row, scale)
             if BY_COLUMN:
                 scale = scale_of(tl.load(column_largest_ptr + column).to(tl.float32, bitcast=True))
-                tl.store(column_target, tl.trans(to_e4m3(x * inverse_of(scale)[None, :], INTERPRETED)))
+                tl.store(column_target, to_e4m3(x * inverse_of(scale)[None, :], INTERPRETED))
                 tl.store(column_scales_ptr + column, scale)
         else:
             if GRAIN == 1:
@@ -131,7 +152,7 @@ def _quantise_kernel(
             if BY_ROW:
                 tl.store(row_target, values)
             if BY_COLUMN:
-                tl.store(column_target, tl.trans(values))
+                tl.store(column_target, values)
 
 
 def quantise_triton(x: Tensor, grain: Grain, by_row: bool, by_column: bool) -> Quantised:
@@ -160,7 +181,7 @@ def quantise_triton(x: Tensor, grain: Grain, by_row: bool, by_column: bool) -> Q
     _quantise_kernel[grid](
         x, row_largest, column_largest, row_values, row_scales, column_values, column_scales,
         rows, padded(rows), width, x.stride(0), x.stride(1), block_columns(width), block_columns(padded(rows)),
-        GRAINS[grain], by_row, by_column, INTERPRETED=triton.knobs.runtime.interpret, num_warps=8,
+        GRAINS[grain], by_row, by_column, INTERPRETED=triton.knobs.runtime.interpret, **LAUNCH,
     )  # fmt: skip
     return made
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from loong_kernels.fp8.formats import TILE, Grain, Quantised
 from loong_kernels.ops.quantise_swiglu.reference import quantise_swiglu_gradient_reference, quantise_swiglu_reference
 from loong_kernels.registry import REGISTRY, Implementation
-from loong_kernels.triton_toolchain import register_triton, unsupported_dtype
+from loong_kernels.triton_toolchain import register_triton, unsupported_dtype, without_tensor_copies
 
 SAMPLES = "loong_kernels.ops.quantise_swiglu.samples"
 FORWARD = REGISTRY.define("quantise_swiglu", "SwiGLU in 8 bits with scales", f"{SAMPLES}:samples")
@@ -99,7 +99,7 @@ def _check(op: str, gate_up: Tensor) -> None:
 def _triton_supports(case: QuantiseSwiGLUCase) -> str | None:
     if case.grain != "tiles":
         return f"scales by {case.grain} need the largest elements first"
-    return unsupported_dtype(case.dtype)
+    return unsupported_dtype(case.dtype) or without_tensor_copies(case.device)
 
 
 REGISTRY.register(Implementation("reference", FORWARD.name, ("*",), quantise_swiglu_reference))
