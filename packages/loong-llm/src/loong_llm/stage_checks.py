@@ -175,12 +175,12 @@ def precision_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
     if config.precision != "bf16":
         what = f"rounds the operands of products, and precision {config.precision} would keep them whole elsewhere"
         return [Fault("fp8", what, "set precision to bf16, or remove the section")]
-    faults = _told(
+    faults = told_faults(
         lambda: chosen_by_name(model.weight_map, model.config.num_layers, precision_settings(section)), "fp8.overrides"
     )
     if section.table is not None:
         path = Path(section.table).expanduser()
-        faults += _told(lambda: read_table(path), "fp8.table")
+        faults += told_faults(lambda: read_table(path), "fp8.table")
     return faults
 
 
