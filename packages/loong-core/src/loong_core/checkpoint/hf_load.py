@@ -47,7 +47,7 @@ def load_weights(
     faults: list[Fault] = []
 
     def read(piece: Piece) -> Tensor:
-        values = folder.read(piece)
+        values = folder.borrow(piece)
         if fault := folder.not_finite(piece, values):
             faults.append(fault)
         for name in tied:
@@ -57,7 +57,11 @@ def load_weights(
 
     for stage in stages:
         for parameter, placement in weight_map.placements(stage, context):
-            parameter.copy_(placement.to_local([read(piece) for piece in placement.pieces]))
+            values = [read(piece) for piece in placement.pieces]
+            if sum(value.numel() for value in values) < parameter.numel():
+                parameter.zero_()  # padding
+            for part, value in zip(placement.from_local(parameter), values, strict=True):
+                part.copy_(value)
     if faults:
         raise WeightsError(folder.path, faults)
 

@@ -7,6 +7,7 @@ one tensor out of it, so host memory never holds more than what a rank asked for
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -123,6 +124,10 @@ class HFFolder:
         Raises:
             KeyError: if no tensor has the piece's name.
         """
+        return self.borrow(piece).clone()
+
+    def borrow(self, piece: Piece) -> Tensor:
+        """As `read`, without a copy: a view of the file, for whoever copies it elsewhere at once. Not to be written."""
         stored = self.tensors[piece.name]
         dtype = DTYPES[stored.dtype]
         if 0 in piece.sizes:
@@ -130,11 +135,13 @@ class HFFolder:
         if stored.file not in self._mapped:
             self._mapped[stored.file] = np.memmap(stored.file, np.uint8, "r")
         numbers = self._mapped[stored.file][stored.begin : stored.end].view(f"u{dtype.itemsize}")
-        return torch.from_numpy(np.array(numbers.reshape(stored.shape)[piece.slices])).view(dtype)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(numbers.reshape(stored.shape)[piece.slices]).view(dtype)
 
     def not_finite(self, piece: Piece, values: Tensor) -> Fault | None:
         """A fault that counts the NaN and Inf among values read, or None if there are none."""
-        if bool(torch.isfinite(values).all()):
+        if all_finite(values):
             return None
         nan, inf = int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
         where = "" if piece.is_whole else f" in {piece.sizes} at {piece.offsets}"
@@ -188,3 +195,11 @@ def _no_weights(folder: Path) -> str:
             "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(OTHER_DIR))"
         )
     return f"{folder} has no .safetensors file"
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether no element is NaN or Inf; by the extremes, which either would be, in one pass that only reads."""
+    if not values.is_floating_point() or values.numel() == 0:
+        return True
+    wide = values.float() if values.dtype.itemsize == 1 else values
+    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(wide))
