@@ -116,6 +116,28 @@ def test_auxiliary_losses_join_in_backward_once_for_each_trained_token(scope, sc
     assert load["router_z_loss"] == pytest.approx(z.item(), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        RoutingRecord(TOKENS // 2, torch.tensor(TRAINED), 2),  # a tensor or context rank's own tokens
+        RoutingRecord(TOKENS, torch.tensor(TOKENS), 2),  # every token, trained on or not
+        RoutingRecord(TOKENS, torch.tensor(TRAINED), 1),  # a pipeline rank's own layers
+    ],
+    ids=["tokens", "trained", "layers"],
+)
+def test_a_wrong_divisor_of_the_auxiliary_loss_is_noticed(wrong):
+    layers = [mixture(RouterConfig(5, 2, aux_coefficient=0.3), layer) for layer in range(2)]
+    model, x = torch.nn.ModuleList(layers), some_tokens()
+
+    def found(record):
+        return gradients(model, layers[1](layers[0](x, TOKENS, record), TOKENS, record).sum())
+
+    right = found(RoutingRecord(TOKENS, torch.tensor(TRAINED), 2))
+    torch.testing.assert_close(found(RoutingRecord(TOKENS, torch.tensor(TRAINED), 2)), right)
+    with pytest.raises(AssertionError, match="not close"):
+        torch.testing.assert_close(found(wrong), right)
+
+
 def test_an_even_load_has_an_auxiliary_loss_of_top_k():
     module = mixture(RouterConfig(4, 2, aux_coefficient=1.0))
     torch.nn.init.zeros_(module.router.weight)  # every score equal
