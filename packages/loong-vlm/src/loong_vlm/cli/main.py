@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from typing import Annotated
-
-import typer
-
+from loong_core.cli.app import make_app
 from loong_core.cli.entry import run_app
 from loong_vlm.cli import check, convert, convert_data, evaluate, generate, inspect_data, plan, quickstart, train
 
-app = typer.Typer(
-    name="loong-vlm",
-    help="Train vision-language models, and use what was trained.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
+app = make_app(
+    "loong-vlm",
+    "Train vision-language models, and use what was trained.",
+    {
+        "quickstart": quickstart.quickstart,
+        "train": train.train,
+        "check": check.check,
+        "inspect-data": inspect_data.inspect_data,
+        "plan": plan.plan,
+        "convert": convert.convert,
+        "convert-data": convert_data.convert_data,
+        "generate": generate.generate,
+        "eval": evaluate.evaluate,
+    },
 )
-app.command("quickstart")(quickstart.quickstart)
-app.command("train")(train.train)
-app.command("check")(check.check)
-app.command("inspect-data")(inspect_data.inspect_data)
-app.command("plan")(plan.plan)
-app.command("convert")(convert.convert)
-app.command("convert-data")(convert_data.convert_data)
-app.command("generate")(generate.generate)
-app.command("eval")(evaluate.evaluate)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"loong-vlm {version('loong-vlm')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Train vision-language models, and use what was trained."""
 
 
 def main() -> None:
