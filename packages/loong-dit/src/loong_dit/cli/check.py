@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from loong_core.cli.run_arguments import Overrides, Ranks, RunFile
 
 
-def check(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> None:
+def check(
+    run_file: RunFile,
+    overrides: Overrides = None,
+    nproc: Ranks = 1,
+    read_cache: Annotated[bool, typer.Option("--read-cache", help="Also compare every byte of the cache.")] = False,
+) -> None:
     """Check a run file without training: every fault at once (status 2), or what the run would be."""
+    from pathlib import Path
+
     from loong_core.config import load_run
     from loong_core.errors import ConfigError
     from loong_dit.check import check_run
+    from loong_dit.data.cache import LatentCache
     from loong_dit.recipes.training_config import DiffusionTrainingConfig
 
-    found = check_run(load_run(DiffusionTrainingConfig, run_file, overrides or ()), nproc)
+    loaded = load_run(DiffusionTrainingConfig, run_file, overrides or ())
+    found = check_run(loaded, nproc)
+    if read_cache and not found.faults:
+        found.faults += LatentCache(Path(loaded.config.data.cache).expanduser()).damaged()
     if found.faults:
         raise ConfigError(found.faults)
     width = max(map(len, found.facts))

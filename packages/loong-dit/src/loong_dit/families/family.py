@@ -42,8 +42,6 @@ class DiffusionFamily:
         room: the package whose modules `config`, `model` and `names` the family is, imported when they are needed.
         configs: folder of named sizes, each a `config.json` called `NAME.json`.
         original_class_name: `_class_name` of the `config.json` of its own release, None where it is not read.
-        condition: what condition images are to the model: `channels` beside the noisy latents, `tokens` after them, or
-            None where it takes none.
         text_length: captions' embeddings are padded with zeros to this many; None: each keeps its own length.
         channels_last: whether what the model says of a token lists channels last.
         centred: whether rows and columns are counted from the middle of a picture.
@@ -56,7 +54,6 @@ class DiffusionFamily:
     room: str
     configs: Traversable
     original_class_name: str | None = None
-    condition: str | None = None
     text_length: int | None = None
     channels_last: bool = True
     centred: bool = False

@@ -11,7 +11,6 @@ QWEN_IMAGE = DiffusionFamily(
     class_name="QwenImageTransformer2DModel",
     room="loong_dit.families.qwen_image",
     configs=files("loong_dit") / "configs" / "qwen_image",
-    condition="tokens",
     channels_last=False,
     centred=True,
     shares_context=False,

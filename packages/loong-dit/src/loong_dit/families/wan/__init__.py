@@ -12,6 +12,5 @@ WAN = DiffusionFamily(
     room="loong_dit.families.wan",
     configs=files("loong_dit") / "configs" / "wan",
     original_class_name="WanModel",
-    condition="channels",
     text_length=512,
 )
