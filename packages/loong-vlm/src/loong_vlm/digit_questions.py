@@ -1,7 +1,7 @@
 """Questions about scikit-learn's handwritten digits: which one, which of two is larger, what is their sum.
 
-The pictures are real (UCI's optical recognition of handwritten digits, 1,797 of 8 x 8 pixels). Those of the last fifth
-are held out: no question that is trained on shows one of them.
+The pictures are real (UCI's optical recognition of handwritten digits, 1,797 of 8 x 8 pixels). A fifth of them
+is held out: no question that is trained on shows one of them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 Kind = Literal["which", "compare", "sum"]
 KINDS: dict[Kind, tuple[str, int, float]] = {
     "which": ("Which digit?", 1, 0.1),
-    "compare": ("Is the first larger or smaller?", 2, 0.5),
-    "sum": ("What is their sum?", 2, 0.1),
+    "compare": ("Larger or smaller?", 2, 0.5),
+    "sum": ("Their sum?", 2, 0.1),
 }
 """Of each kind its question, its pictures, and about what share of answers is right by chance."""
 
@@ -79,8 +79,9 @@ def digit_questions(
 def split() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Numbers of the pictures that are trained on, and of those held out."""
     _, digits = digit_pictures()
+    order = np.random.default_rng(0).permutation(len(digits))
     last = round(len(digits) * (1 - HELD_OUT_SHARE))
-    return np.arange(last), np.arange(last, len(digits))
+    return order[:last], order[last:]
 
 
 def write_pictures(folder: Path) -> None:

@@ -45,6 +45,12 @@ HELD_OUT = 240
 SHOWN = 12
 """Of each kind, those that `answers.png` shows."""
 
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role[0] }}{{ message.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>a{% endif %}"
+)
+"""A chat template that costs a turn three tokens of bytes."""
+
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 PATCH, MERGE = 2, 2
 
@@ -54,7 +60,7 @@ TOWER = {
 }  # fmt: skip
 LANGUAGE = {
     "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 256, "max_position_embeddings": 512, "max_window_layers": 3,
+    "intermediate_size": 256, "max_position_embeddings": 512, "max_window_layers": 3, "initializer_range": 0.08,
 }  # fmt: skip
 
 
@@ -81,6 +87,7 @@ def _write_tower(folder: Path) -> None:
     hf: dict[str, Any] = dict(named_vision_config("qwen2.5-vl-3b"))
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": list(SPECIAL)})
+    tokenizer.chat_template = TEMPLATE
     ids = tokenizer.get_vocab()
     hf["vision_config"] = {**hf["vision_config"], **TOWER}
     hf |= {
@@ -126,19 +133,18 @@ def quickstart_config(output: Path) -> VisionTrainingConfig:
             train=[VisionSourceSection(path=str(data / "train.jsonl"))],
             validation=[VisionSourceSection(path=str(data / f"held_out_{kind}.jsonl")) for kind in KINDS],
             sequence_length=256,
-            chat_template="plain",
         ),
         train=TrainSection(
-            steps=1400,
+            steps=1000,
             global_batch_size=8,
             micro_batch_size=4,
             lr=3e-3,
             min_lr=1e-4,
             warmup_steps=60,
-            validate_every=700,
+            validate_every=500,
             validation_steps=4,
         ),
-        checkpoint=CheckpointSection(every=700),
+        checkpoint=CheckpointSection(every=500),
         logging=LoggingSection(every=100),
     )
 
@@ -160,7 +166,7 @@ def quickstart(output: Path) -> None:
 def show(config: VisionTrainingConfig) -> dict[str, dict[str, float]]:
     """Print and draw what a finished quickstart answers; the share of right answers by kind and pictures shown."""
     folder = RunFolder(Path(config.output))
-    model = open_vision_folder(folder.hf, select(config.device).device.bind(0), chat_template="plain")
+    model = open_vision_folder(folder.hf, select(config.device).device.bind(0))
     found: dict[str, dict[str, float]] = {}
     print(f"\nheld-out questions about pictures of which none was trained on, {HELD_OUT} of each kind:")
     print(f"{'':10}  {'pictures':>8}  {'blank':>8}  {'swapped':>8}  {'chance':>8}")
@@ -173,10 +179,7 @@ def show(config: VisionTrainingConfig) -> dict[str, dict[str, float]]:
     _draw(folder.root, model)
     print(f"\npictures, questions and answers: {folder.root / 'answers.png'}")
     shown = f"{folder.root / 'data' / 'digits' / '1790.png'}"
-    print(
-        f"ask it yourself: loong-vlm generate {folder.hf} --image {shown} --prompt '{KINDS['which'][0]}' "
-        "--chat-template plain"
-    )
+    print(f"ask it yourself: loong-vlm generate {folder.hf} --image {shown} --prompt '{KINDS['which'][0]}'")
     print(f"{means[0]:.1%} of held-out questions answered to the letter, model in {folder.hf}")
     return found
 
