@@ -17,10 +17,9 @@ from loong_kernels.ops.modulated_norm.triton_runs import (
     halvings,
     programs_of_a_run,
     run_of,
-    warps_for,
     with_contiguous_vectors,
 )
-from loong_kernels.tiles import covering_power_of_two
+from loong_kernels.tiles import covering_power_of_two, warps_for
 
 
 @triton.jit

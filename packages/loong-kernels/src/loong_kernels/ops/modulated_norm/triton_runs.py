@@ -38,11 +38,6 @@ def programs_of_a_run(runs: int, tokens: int) -> int:
     return covering_power_of_two(max(1, min(tokens, BACKWARD_PROGRAMS // max(runs, 1))))
 
 
-def warps_for(columns: int) -> int:
-    """Warps of a program that holds one vector of so many columns."""
-    return min(16, max(1, columns // 256))
-
-
 def with_contiguous_vectors(x: Tensor) -> Tensor:
     """`x` itself if its vectors are contiguous, else a copy."""
     return x if x.stride(-1) == 1 else x.contiguous()

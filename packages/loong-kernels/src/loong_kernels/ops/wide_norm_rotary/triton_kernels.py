@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from loong_kernels.tiles import covering_power_of_two, tiles_over
+from loong_kernels.tiles import covering_power_of_two, tiles_over, warps_for
 
 BACKWARD_PROGRAMS = 1024
 """At most so many programs share the tokens in the backward; each leaves one partial sum of the weight's gradient."""
@@ -95,7 +95,7 @@ class _WideNormRotary(torch.autograd.Function):
         if tokens:
             _forward_kernel[(tokens,)](
                 x, weight, cos, sin, out, x.stride(0), cos.stride(0), sin.stride(0), width, half, eps,
-                PAIRS=_pairs(width), num_warps=_warps(width),
+                PAIRS=_pairs(width), num_warps=warps_for(_pairs(width)),
             )  # fmt: skip
         ctx.save_for_backward(x, weight, cos, sin)
         ctx.eps = eps
@@ -113,14 +113,10 @@ class _WideNormRotary(torch.autograd.Function):
         if tokens:
             _backward_kernel[(programs,)](
                 upstream, x, weight, cos, sin, x_gradient, parts, tokens, x.stride(0), cos.stride(0), sin.stride(0),
-                width, half, ctx.eps, TOKENS_EACH=tokens_each, PAIRS=_pairs(width), num_warps=_warps(width),
+                width, half, ctx.eps, TOKENS_EACH=tokens_each, PAIRS=_pairs(width), num_warps=warps_for(_pairs(width)),
             )  # fmt: skip
         return x_gradient, parts.sum(0).to(weight.dtype), None, None, None
 
 
 def _pairs(width: int) -> int:
     return covering_power_of_two(width // 2)
-
-
-def _warps(width: int) -> int:
-    return min(16, max(1, width // 512))
