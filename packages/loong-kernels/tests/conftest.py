@@ -20,7 +20,7 @@ def _launches_a_compiler_would_take(monkeypatch):
 
     def checked(self, *arguments, **options):
         warps = options.get("num_warps", 4)
-        assert warps > 0 and warps & (warps - 1) == 0, f"{self.fn.__name__}: num_warps {warps} is no power of two"
+        assert warps in (1, 2, 4, 8, 16, 32), f"{self.fn.__name__}: num_warps {warps} is no power of two"
         return launch(self, *arguments, **options)
 
     monkeypatch.setattr(GridExecutor, "__call__", checked)
