@@ -29,7 +29,7 @@ def engine_of(source, step):
         for piece, part in zip(placement.pieces, placement.from_local(parameter.detach()), strict=True)
         for kind in ("weight", "exp_avg")
     ]
-    device = SimpleNamespace(random_state=lambda: torch.zeros(4, dtype=torch.uint8))
+    device = SimpleNamespace(name="cpu", random_state=lambda: torch.zeros(4, dtype=torch.uint8))
     return SimpleNamespace(state_pieces=lambda: iter(pieces), updates=step, device=device), model
 
 
