@@ -217,7 +217,7 @@ def run_facts(
     changed = " with overrides" if config.model.overrides else ""
     facts = {
         "stage": config.stage,
-        "model": f"{config.model.source}{changed}, {model.family.name} family, {parameters:,} parameters",
+        "model": f"{model.name}{changed}, {model.family.name} family, {parameters:,} parameters",
         "ranks": f"{world_size}, of which {data_ranks} read different data",
         "a step": f"{train.global_batch_size} sequences x {config.data.sequence_length} = {tokens:,} tokens, in "
         f"{microbatches} microbatch{'' if microbatches == 1 else 'es'} a rank",

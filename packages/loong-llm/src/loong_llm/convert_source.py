@@ -47,7 +47,9 @@ class ConvertSource:
 
 
 OpenModel = Callable[..., ModelSource]
-"""What finds a model by its name or folder, and overrides."""
+"""What finds a model by its name or folder, overrides, and what else a run file's `model` section names."""
+
+_OF_EVERY_MODEL = ("source", "overrides", "initialise")
 
 
 def open_source(path: Path, step: int | None = None, open_model: OpenModel = open_model) -> ConvertSource:
@@ -150,7 +152,9 @@ def _of_run(run: RunFolder, open_model: OpenModel) -> tuple[ModelSource, str | N
     try:
         settings = yaml.safe_load(run.run_yaml.read_text(encoding="utf-8"))
         section = settings["model"]
-        return open_model(section["source"], section["overrides"]), settings["tokenizer"], settings["precision"]
+        others = {key: part for key, part in section.items() if key not in _OF_EVERY_MODEL and part is not None}
+        model = open_model(section["source"], section["overrides"], **others)
+        return model, settings["tokenizer"], settings["precision"]
     except FileNotFoundError:
         raise UserError(f"{run.run_yaml} is missing: it says which model the checkpoint is of") from None
     except (yaml.YAMLError, KeyError, TypeError) as error:

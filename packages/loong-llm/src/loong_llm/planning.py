@@ -27,7 +27,7 @@ def workload_of(config: TrainingConfig, model: DecoderConfig) -> Workload:
         global_batch_size=config.train.global_batch_size,
         micro_batch_size=config.train.micro_batch_size,
         precision=config.precision,
-        packed=not config.data.attend_across_documents,
+        packed=not getattr(config.data, "attend_across_documents", False),  # conversations are always apart
         engine=config.engine,
         recompute=config.recompute.parts,
         offload=config.offload.parts,

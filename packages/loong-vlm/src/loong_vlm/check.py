@@ -52,7 +52,10 @@ def check_run(loaded: Loaded[VisionTrainingConfig], world_size: int) -> Findings
     found.faults += choice_faults(config)
     device = select_device(config, found)
     source = None
-    if config.model.source or config.model.tower:
+    if not config.model.source and not config.model.tower:
+        what = "is missing, and no tower and language are named in its place"
+        found.faults.append(Fault("model.source", what, "add model.source=..., or model.tower and model.language"))
+    else:
         source = unless_faulty(found, "model", lambda: open_run_model(config))
     layout = Layout(**config.layout.model_dump())
     if source is not None:

@@ -17,7 +17,8 @@ class VisionModelSection(ModelSection):
     """What is trained; `model: NAME` is short for `model: {source: NAME}`.
 
     Attributes:
-        source: a whole model: a named size (`loong models` lists them), or a Hugging Face folder.
+        source: a whole model: a named size (`loong models` lists them), or a Hugging Face folder. May be left out where
+            tower and language are named.
         tower: another model, named or a folder, whose vision tower takes the place of the source's.
         projector: likewise its projector.
         language: likewise its language model; a model of loong-llm, too.
@@ -27,6 +28,7 @@ class VisionModelSection(ModelSection):
 
     shorthand = "source"
 
+    source: str = ""
     tower: str | None = None
     projector: str | None = None
     language: str | None = None
