@@ -24,14 +24,19 @@ def blanked(pictures: Pictures) -> Pictures:
 
 
 def swapped(pictures: Pictures) -> Pictures:
-    """Each image in the place of another of its size, if there is another."""
+    """Each image in the place of another of its size, if there is another.
+
+    The images of one size change places along one random cycle, the same for the same number of images, so that neither
+    an image stays nor do the images of one question stay together.
+    """
     grids = [tuple(grid) for grid in pictures.grid_thw.tolist()]
     order = list(range(len(grids)))
+    generator = torch.Generator().manual_seed(len(grids))
     for grid in dict.fromkeys(grids):
         alike = [number for number, own in enumerate(grids) if own == grid]
-        turn = len(alike) // 2
-        for place, number in enumerate(alike):
-            order[number] = alike[(place + turn) % len(alike)]
+        cycle = [alike[place] for place in torch.randperm(len(alike), generator=generator).tolist()]
+        for number, other in zip(cycle, cycle[1:] + cycle[:1]):
+            order[number] = other
     return Pictures(pictures.select(order).patches, pictures.grid_thw, pictures.kinds, pictures.seconds)
 
 
