@@ -22,8 +22,9 @@ _SEQUENCES = 200  # so many at least, or the one sequence that is left over at t
 
 
 def mixes() -> dict[str, dict[str, Any]]:
-    """Every histogram, by name."""
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(MIXES.glob("*.json"))}
+    """Every histogram of lengths, by name (`pictures.json`, beside them, lists samples with images)."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(MIXES.glob("*.json"))}
+    return {name: mix for name, mix in found.items() if "shortest_of_bin_and_count" in mix}
 
 
 def lengths_of(mix: dict[str, Any]) -> list[int]:

@@ -58,7 +58,6 @@ def main() -> None:
     every = [each for op in registry.ops() for each in registry.implementations(op.name)]
     interpreted = {each.op: each.name for each in every if each.name.endswith("_interpreted")}
     interpreted["linear_cross_entropy"] = "kept_interpreted"
-    del interpreted["grouped_linear"]  # it only differs in where the weight's gradient goes
     found = {}
     with registry.using(interpreted):
         for name, config in TOYS.items():

@@ -93,7 +93,7 @@ def test_a_rank_is_waited_for_as_long_as_another_gets_on(tmp_path, monkeypatch):
     """Rank 0 waits; the pulses of rank 1 show new marks for many timeouts, then no more."""
     monkeypatch.setattr(Crew, "size", 2)
     ended, said = Event(), []
-    watch = HangWatch(tmp_path, 0.2, say=said.append, end=lambda status: (said.append(status), ended.set()))
+    watch = HangWatch(tmp_path, 0.8, say=said.append, end=lambda status: (said.append(status), ended.set()))
     monkeypatch.setattr(Crew, "from_first", lambda self, value: value)
     with watch:
         (folder,) = tmp_path.glob("pulse-*")
@@ -105,7 +105,7 @@ def test_a_rank_is_waited_for_as_long_as_another_gets_on(tmp_path, monkeypatch):
                 (folder / "rank-1.json").write_text(json.dumps(asdict(pulse(1, beat=marks, marks=marks))))
                 halt.wait(0.02)
 
-        worker = Thread(target=get_on, args=(1, 60))
+        worker = Thread(target=get_on, args=(1, 150))
         worker.start()
         worker.join()
         assert not ended.is_set()
