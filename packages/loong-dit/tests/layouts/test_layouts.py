@@ -74,7 +74,7 @@ def gradients(cache, model, layout, sharding):
         noising,
         batching="packed",
         global_batch_size=4,
-        micro_batch_size=2,
+        micro_batch_size=min(2, 4 // context.data.size),
         data_rank=context.data.rank,
         data_size=context.data.size,
     )
