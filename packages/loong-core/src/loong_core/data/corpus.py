@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from loong_core.data.blend_plan import WeightPoint, blend_of
 from loong_core.data.documents import Block, blocks
 from loong_core.data.held_out import HeldOut
@@ -21,7 +19,7 @@ from loong_core.data.indexed import open_indexed
 from loong_core.data.overlap import shared_documents
 from loong_core.data.sequences import Sequences
 from loong_core.data.shared_build import from_first_rank, on_every_rank
-from loong_core.data.shuffle import permutation
+from loong_core.data.shuffle import held_out_split
 from loong_core.data.sources import SourceFile, SourceSpec, resolve, weights_of
 from loong_core.data.stream import Stream
 from loong_core.data.token_store import TokenStore, TokenWriter, open_store, published_folder
@@ -29,7 +27,6 @@ from loong_core.data.tokenize import TextEncoder, tokenize
 from loong_core.errors import UserError
 from loong_core.wording import counted
 
-_SPLIT_KEY = 20
 """Decides which documents are held out; apart from the run's seed, so that two seeds are judged by the same text."""
 
 _SEARCHED_TOKENS = 1 << 30
@@ -274,11 +271,10 @@ def _hold_out(train: list[OpenSource], fraction: float) -> tuple[list[OpenSource
     for source in train:
         stores = []
         for store in source.stores:
-            order = permutation(len(store), _SPLIT_KEY)
-            count = min(max(round(len(store) * fraction), 1), len(store) - 1)
-            stores.append(store.select(np.sort(order[count:]), "training part"))
-            if count:
-                held_out.append(store.select(np.sort(order[:count]), "held-out part"))
+            training, own = held_out_split(len(store), fraction)
+            stores.append(store.select(training, "training part"))
+            if len(own):
+                held_out.append(store.select(own, "held-out part"))
         kept.append(OpenSource(source.spec, stores))
     if not held_out:
         documents = sum(len(store) for source in train for store in source.stores)

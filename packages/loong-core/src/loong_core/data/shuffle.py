@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+_SPLIT_KEY = 20
 
 
 def permutation(size: int, *key: int) -> NDArray[np.int64]:
@@ -22,6 +23,16 @@ def permutation(size: int, *key: int) -> NDArray[np.int64]:
     with np.errstate(over="ignore"):
         keys = _scramble((indices + np.uint64(1)) * np.uint64(_GAMMA) + np.uint64(seed))
     return np.argsort(keys)
+
+
+def held_out_split(size: int, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers below `size` to train on and those to hold out, each ascending; only `size` and `fraction` decide.
+
+    Of two or more at least one is held out and at least one kept.
+    """
+    order = permutation(size, _SPLIT_KEY)
+    count = min(max(round(size * fraction), 1), size - 1)
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def _scramble(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

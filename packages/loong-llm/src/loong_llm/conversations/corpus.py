@@ -19,7 +19,7 @@ from loong_core.data.overlap import shared_documents
 from loong_core.data.packed_samples import HeldOutSamples, PackedSamples
 from loong_core.data.packing import LongSamples
 from loong_core.data.shared_build import from_first_rank, on_every_rank
-from loong_core.data.shuffle import permutation
+from loong_core.data.shuffle import held_out_split
 from loong_core.data.sources import SourceSpec, weights_of
 from loong_core.data.stream import Stream
 from loong_core.data.token_store import TokenStore, TokenWriter, open_store, published_folder
@@ -29,7 +29,6 @@ from loong_llm.conversations.formats import FormatName
 from loong_llm.conversations.preparation import BadSamples, PreparationCount, Recipe, prepare, source_format
 from loong_llm.conversations.records import FileKind, record_blocks, record_files
 
-_SPLIT_KEY = 20
 """Decides which samples are held out; apart from the run's seed, so that two seeds are judged by the same samples."""
 
 OnPrepared = Callable[[str, PreparationCount], None]
@@ -373,9 +372,7 @@ def _hold_out(
                 f"data.validation_fraction {fraction} needs at least two samples in each source, {part.source.path} "
                 f"has {samples}; give data.validation instead"
             )
-        order = permutation(samples, _SPLIT_KEY)
-        count = min(max(round(samples * fraction), 1), samples - 1)
-        training, own = part.store.select(np.sort(order[count:]), "training part"), np.sort(order[:count])
-        kept.append(OpenConversations(part.source, training, part.count))
+        training, own = held_out_split(samples, fraction)
+        kept.append(OpenConversations(part.source, part.store.select(training, "training part"), part.count))
         held_out.append(OpenConversations(part.source, part.store.select(own, "held-out part"), part.count))
     return kept, held_out

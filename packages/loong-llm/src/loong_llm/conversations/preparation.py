@@ -7,7 +7,7 @@ blocks' order, so that the store does not depend on how many processes there wer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -130,29 +130,57 @@ def source_format(
     Raises:
         UserError: a format that is not known, files of unlike formats, or no readable record.
     """
+    records = ((path, first_record(path, kind)) for path, kind in files)
+    asked = (
+        "'messages', 'conversations', or 'instruction' and 'output'; tell which is which with fields, for example "
+        "{instruction: question, output: answer}"
+    )
+    return form_of_records(records, stated, fields, known=tuple(formats.FORMATS), detect=formats.detect, asked=asked)
+
+
+def form_of_records[Form: str](
+    records: Iterable[tuple[Path, Mapping[str, Any] | None]],
+    stated: Form | None,
+    fields: Mapping[str, str],
+    *,
+    known: Sequence[Form],
+    detect: Callable[[Mapping[str, Any]], Form | None],
+    asked: str,
+) -> Form:
+    """The one form of a source's files: as stated, or that of the first record of every file.
+
+    Args:
+        records: each file and the fields of its first record that can be read, None if none can.
+        stated: what the run file says.
+        fields: our names of fields to those of the records.
+        known: the forms there are.
+        detect: the form of a record under our names, None if it is of none.
+        asked: the fields that are expected, and how to tell which is which.
+
+    Raises:
+        UserError: a form that is not known, files of unlike forms, or no readable record.
+    """
     if stated is not None:
-        if stated not in formats.FORMATS:
-            raise UserError(f"no conversation format is called {stated!r}; known are {', '.join(formats.FORMATS)}")
+        if stated not in known:
+            raise UserError(f"no form of conversation is called {stated!r}; known are {', '.join(known)}")
         return stated
-    seen: dict[FormatName, tuple[Path, str]] = {}
-    for path, kind in files:
-        record = first_record(path, kind)
+    seen: dict[Form, tuple[Path, str]] = {}
+    looked_at: list[Path] = []
+    for path, record in records:
+        looked_at.append(path)
         if record is None:
             continue
         renamed = {**record, **{ours: record[theirs] for ours, theirs in fields.items() if theirs in record}}
-        name = formats.detect(renamed)
+        name = detect(renamed)
         if name is None:
-            raise UserError(
-                f"{path}: no known form of conversation; its fields are {formats.fields_of(record)}, expected "
-                "'messages', 'conversations', or 'instruction' and 'output'; tell which is which with fields, "
-                "for example {instruction: question, output: answer}"
-            )
+            found = formats.fields_of(record)
+            raise UserError(f"{path}: no known form of conversation; its fields are {found}, expected {asked}")
         seen.setdefault(name, (path, formats.fields_of(record)))
     if len(seen) > 1:
         told = "; ".join(f"{path} holds {name} (fields {own})" for name, (path, own) in seen.items())
         raise UserError(f"files of unlike schemas in one source: {told}; make a source of each")
     if not seen:
-        names = ", ".join(str(path) for path, _ in files[:3])
+        names = ", ".join(str(path) for path in looked_at[:3])
         raise UserError(f"{names}: not one readable record; give the run some conversations")
     return next(iter(seen))
 

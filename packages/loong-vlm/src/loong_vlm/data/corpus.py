@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from loong_core.data.shared_build import from_first_rank, on_every_rank
-from loong_core.data.shuffle import permutation
+from loong_core.data.shuffle import held_out_split
 from loong_core.data.sources import SourceSpec, weights_of
 from loong_core.errors import Fault, UserError
 from loong_llm.conversations.preparation import BadSamples, PreparationCount
@@ -30,7 +28,6 @@ from loong_vlm.data.samples import LongVisionSamples, VisionSamples, check_budge
 from loong_vlm.data.store import VisionStore, open_vision_store
 from loong_vlm.data.stream import VisionStream
 
-_SPLIT_KEY = 20
 """Decides which samples are held out; apart from the run's seed, so that two seeds are judged by the same samples."""
 
 
@@ -335,9 +332,7 @@ def _hold_out(train: list[OpenVision], fraction: float) -> tuple[list[OpenVision
                 f"data.validation_fraction {fraction} needs at least two samples in each source, {part.source.path} "
                 f"has {samples}; give data.validation instead"
             )
-        order = permutation(samples, _SPLIT_KEY)
-        count = min(max(round(samples * fraction), 1), samples - 1)
-        training, own = part.store.select(np.sort(order[count:]), "training part"), np.sort(order[:count])
-        kept.append(OpenVision(part.source, training, part.count))
+        training, own = held_out_split(samples, fraction)
+        kept.append(OpenVision(part.source, part.store.select(training, "training part"), part.count))
         held_out.append(OpenVision(part.source, part.store.select(own, "held-out part"), part.count))
     return kept, held_out

@@ -14,9 +14,8 @@ from loong_core.data.in_order import in_order
 from loong_core.data.marks import mark
 from loong_core.data.token_store import TokenWriter, published_folder, smallest_dtype
 from loong_core.errors import UserError
-from loong_llm.conversations import formats
 from loong_llm.conversations.messages import BadSample
-from loong_llm.conversations.preparation import BadSamples, PreparationCount
+from loong_llm.conversations.preparation import BadSamples, PreparationCount, form_of_records
 from loong_vlm.data import forms
 from loong_vlm.data.encoding import Placed, VisionEncoder, VisionSample
 from loong_vlm.data.forms import VisionForm
@@ -109,31 +108,12 @@ def source_form(
     Raises:
         UserError: a form that is not known, files of unlike forms, or no readable record.
     """
-    if stated is not None:
-        if stated not in forms.FORMS:
-            raise UserError(f"no form of conversation is called {stated!r}; known are {', '.join(forms.FORMS)}")
-        return stated
-    seen: dict[VisionForm, tuple[Path, str]] = {}
-    for path, kind in files:
-        record = _first_record(path, kind, media_root)
-        if record is None:
-            continue
-        renamed = {**record, **{ours: record[theirs] for ours, theirs in fields.items() if theirs in record}}
-        form = forms.detect(renamed)
-        if form is None:
-            raise UserError(
-                f"{path}: no known form of conversation; its fields are {formats.fields_of(record)}, expected "
-                "'messages', 'conversations', 'instruction' and 'output', or 'image' and 'caption'; tell which is "
-                "which with fields, for example {images: pictures}"
-            )
-        seen.setdefault(form, (path, formats.fields_of(record)))
-    if len(seen) > 1:
-        told = "; ".join(f"{path} holds {form} (fields {own})" for form, (path, own) in seen.items())
-        raise UserError(f"files of unlike forms in one source: {told}; make a source of each")
-    if not seen:
-        names = ", ".join(str(path) for path, _ in files[:3])
-        raise UserError(f"{names}: not one readable record; give the run some conversations")
-    return next(iter(seen))
+    records = ((path, _first_record(path, kind, media_root)) for path, kind in files)
+    asked = (
+        "'messages', 'conversations', 'instruction' and 'output', or 'image' and 'caption'; tell which is which with "
+        "fields, for example {images: pictures}"
+    )
+    return form_of_records(records, stated, fields, known=tuple(forms.FORMS), detect=forms.detect, asked=asked)
 
 
 def _first_record(path: Path, kind: VisionKind, media_root: str | None) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from loong_llm.families.config_reader import ConfigReader
 from loong_vlm.parts import Grid, TowerKind
 from loong_vlm.towers.block_config import ACTIVATION_NAMES, VisionBlockConfig
+from loong_vlm.towers.block_tower_config import BlockTowerConfig
 from loong_vlm.towers.patch_shape import PatchShape
 
 if TYPE_CHECKING:
@@ -19,45 +20,16 @@ if TYPE_CHECKING:
     from loong_vlm.towers.block_names import BlockNames
 
 
-@dataclass(frozen=True)
-class InternViTConfig:
+@dataclass(frozen=True, kw_only=True)
+class InternViTConfig(BlockTowerConfig):
     """Hyperparameters.
 
     Attributes:
-        block: every block's.
-        depth: how many there are.
         rows, columns: patches of a tile.
-        patches: what a patch is; they come row by row.
-        initializer_range: standard deviation of freshly drawn weights.
     """
 
-    block: VisionBlockConfig
-    depth: int
     rows: int
     columns: int
-    patches: PatchShape
-    initializer_range: float
-    levels: tuple[int, ...] = ()
-
-    @property
-    def width(self) -> int:
-        """Width of the features."""
-        return self.block.width
-
-    @property
-    def patch_dim(self) -> int:
-        """Numbers that describe a patch."""
-        return self.patches.dim
-
-    @property
-    def merge(self) -> int:
-        """Patches come row by row."""
-        return self.patches.merge
-
-    @property
-    def num_layers(self) -> int:
-        """Blocks."""
-        return self.depth
 
     @property
     def places(self) -> int:

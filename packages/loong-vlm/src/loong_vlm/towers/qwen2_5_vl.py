@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from loong_llm.families.config_reader import ConfigReader
 from loong_vlm.parts import Grid, TowerKind
 from loong_vlm.towers.block_config import VisionBlockConfig
-from loong_vlm.towers.patch_shape import PatchShape, read_heads, read_patch_shape
+from loong_vlm.towers.block_tower_config import BlockTowerConfig
+from loong_vlm.towers.patch_shape import read_heads, read_patch_shape
 
 if TYPE_CHECKING:
     import torch
@@ -20,46 +21,17 @@ if TYPE_CHECKING:
 ROTARY_THETA = 10000.0
 
 
-@dataclass(frozen=True)
-class Qwen25TowerConfig:
+@dataclass(frozen=True, kw_only=True)
+class Qwen25TowerConfig(BlockTowerConfig):
     """Hyperparameters, named as in `vision_config`.
 
     Attributes:
-        block: every block's.
-        depth: how many there are.
         full_attention: numbers of those in which a patch sees its whole frame.
         window: side of a window of the others, in pixels.
-        patches: what a patch is.
-        initializer_range: standard deviation of freshly drawn weights.
     """
 
-    block: VisionBlockConfig
-    depth: int
     full_attention: tuple[int, ...]
     window: int
-    patches: PatchShape
-    initializer_range: float
-    levels: tuple[int, ...] = ()
-
-    @property
-    def width(self) -> int:
-        """Width of the features."""
-        return self.block.width
-
-    @property
-    def patch_dim(self) -> int:
-        """Numbers that describe a patch."""
-        return self.patches.dim
-
-    @property
-    def merge(self) -> int:
-        """Side of the squares in which patches come."""
-        return self.patches.merge
-
-    @property
-    def num_layers(self) -> int:
-        """Blocks."""
-        return self.depth
 
     @property
     def window_side(self) -> int:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from loong_llm.families.config_reader import ConfigReader
 from loong_vlm.parts import Grid, TowerKind
 from loong_vlm.towers.block_config import ACTIVATION_NAMES, VisionBlockConfig
-from loong_vlm.towers.patch_shape import PatchShape, read_heads, read_patch_shape
+from loong_vlm.towers.block_tower_config import BlockTowerConfig
+from loong_vlm.towers.patch_shape import read_heads, read_patch_shape
 
 if TYPE_CHECKING:
     import torch
@@ -21,45 +22,15 @@ if TYPE_CHECKING:
 ROTARY_THETA = 10000.0
 
 
-@dataclass(frozen=True)
-class Qwen3TowerConfig:
-    """Hyperparameters.
+@dataclass(frozen=True, kw_only=True)
+class Qwen3TowerConfig(BlockTowerConfig):
+    """Hyperparameters; `levels` is `deepstack_visual_indexes`.
 
     Attributes:
-        block: every block's.
-        depth: how many there are.
-        levels: blocks whose outputs are handed out (`deepstack_visual_indexes`).
         positions: entries of the table of positions, a square number; it is stretched over an image's grid.
-        patches: what a patch is.
-        initializer_range: standard deviation of freshly drawn weights.
     """
 
-    block: VisionBlockConfig
-    depth: int
-    levels: tuple[int, ...]
     positions: int
-    patches: PatchShape
-    initializer_range: float
-
-    @property
-    def width(self) -> int:
-        """Width of the features."""
-        return self.block.width
-
-    @property
-    def patch_dim(self) -> int:
-        """Numbers that describe a patch."""
-        return self.patches.dim
-
-    @property
-    def merge(self) -> int:
-        """Side of the squares in which patches come."""
-        return self.patches.merge
-
-    @property
-    def num_layers(self) -> int:
-        """Blocks."""
-        return self.depth
 
     @property
     def smallest(self) -> Grid:
