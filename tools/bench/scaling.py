@@ -119,7 +119,7 @@ def rows_until(step: int, command: list[str], output: pathlib.Path) -> list[dict
     """
     metrics, log = output / "metrics.jsonl", output.with_suffix(".log")
     with log.open("w") as stream:
-        run = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+        run = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
         try:
             while True:
                 lines = metrics.read_text().splitlines() if metrics.exists() else []
@@ -130,8 +130,15 @@ def rows_until(step: int, command: list[str], output: pathlib.Path) -> list[dict
                 time.sleep(0.2)
         finally:
             if run.poll() is None:
-                os.killpg(run.pid, signal.SIGKILL)
+                kill_with_ranks(run.pid)
                 run.wait()
+
+
+def kill_with_ranks(launcher: int) -> None:
+    """Kill the command and the ranks it started, which would take its death for a signal to save and end."""
+    ranks = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    for process in (*map(int, ranks), launcher):
+        os.kill(process, signal.SIGKILL)
 
 
 def communication(trace: pathlib.Path) -> tuple[float, float] | None:
