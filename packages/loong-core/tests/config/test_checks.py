@@ -25,6 +25,8 @@ def found(*overrides):
         (["train.steps=5", "train.profile.memory=true"], "train.profile.memory: would be ignored"),
         (["train.steps=5", "train.profile.steps=[3, 2]"], "begins at 3 and ends at 2"),
         (["train.steps=5", "train.profile.steps=[3, 8]"], "ends at 8, beyond"),
+        (["train.steps=5", "train.moments=bf16", "train.beta2=0.999"], "train.beta2: is 0.999, and train.moments=bf16"),
+        (["train.steps=5", "engine=fsdp", "megatron.overlap=true"], "megatron.overlap: would be ignored"),
         (["train.steps=5", "layout.virtual_pipeline=2"], "layout.virtual_pipeline: would be ignored"),
         (["train.steps=5", "recompute.mode=full", "recompute.blocks=2"], "while recompute.blocks chooses some"),
         (["train.steps=5", "engine=fsdp", "fsdp.compile=true", "offload=full"], "offload: moves what compiled layers"),

@@ -42,6 +42,9 @@ class PlainTraining:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
             self.optimizer.step()
+            for state in self.optimizer.state.values():
+                for name in ("exp_avg", "exp_avg_sq"):
+                    state[name] = state[name].to(self.settings.moments_dtype).float()
         return loss.item(), norm.item()
 
     def weights(self) -> dict[str, Tensor]:

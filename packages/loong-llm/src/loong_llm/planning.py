@@ -31,6 +31,7 @@ def workload_of(config: TrainingConfig, model: DecoderConfig) -> Workload:
         engine=config.engine,
         recompute=config.recompute.parts,
         offload=config.offload.parts,
+        moments=config.train.moments,
     )
 
 

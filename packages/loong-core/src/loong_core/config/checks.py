@@ -9,6 +9,9 @@ from loong_core.config.sections import RunConfig, TrainSection
 from loong_core.errors import Fault
 from loong_core.parallel.layout import Layout
 
+LARGEST_NARROW_BETA = 0.996
+"""A bfloat16 has 8 significant bits: what is multiplied by more than 1 - 1/256 is rounded back to what it was."""
+
 
 def run_faults(config: RunConfig, given: Collection[str]) -> list[Fault]:
     """What is contradictory in `config`, or given (`given`: dotted keys) without any effect."""
@@ -71,9 +74,22 @@ def step_faults(train: TrainSection, steps: int) -> list[Fault]:
     return faults
 
 
+def _moments_faults(train: TrainSection) -> list[Fault]:
+    """Decay rates whose means would stand still where they are rounded to bfloat16 after every step."""
+    return [
+        Fault(
+            f"train.{key}",
+            f"is {value:g}, and train.moments=bf16 rounds away a fall by {1 - value:.2g}: the mean would never fall",
+            f"set it to {LARGEST_NARROW_BETA} or less, or train.moments=fp32",
+        )
+        for key, value in (("beta1", train.beta1), ("beta2", train.beta2))
+        if train.moments == "bf16" and value > LARGEST_NARROW_BETA
+    ]
+
+
 def _schedule_faults(config: RunConfig) -> list[Fault]:
     train = config.train
-    faults = []
+    faults = _moments_faults(train)
     if train.schedule != "constant" and train.min_lr > train.lr:
         faults.append(Fault("train.min_lr", f"is {train.min_lr:g}, above train.lr {train.lr:g}", "lower it"))
     if train.profile.steps is not None and train.profile.steps[0] > train.profile.steps[1]:
@@ -113,6 +129,7 @@ def _inert(config: RunConfig, given: Collection[str]) -> list[Fault]:
         (megatron and train.ema is not None, "train.ema", "engine megatron keeps no average of the weights"),
         (megatron and fsdp.sharding != "everything", "fsdp.sharding", "the engine is megatron"),
         (megatron and fsdp.compile, "fsdp.compile", "the engine is megatron"),
+        (not megatron and config.megatron.overlap, "megatron.overlap", "engine fsdp always overlaps"),
         (train.schedule == "constant" and train.min_lr > 0, "train.min_lr", "schedule constant never falls"),
         (train.schedule == "constant" and train.decay_steps is not None, "train.decay_steps", "schedule constant"),
         (

@@ -100,6 +100,17 @@ class FsdpSection(Section):
     compile: bool = False
 
 
+class MegatronSection(Section):
+    """How engine megatron goes about its work; the numbers are the same but for the order of sums.
+
+    Attributes:
+        overlap: whether gradients are reduced over data ranks while backward goes on, and updated weights gathered
+            while the next forward goes on. For several data ranks.
+    """
+
+    overlap: bool = False
+
+
 class EarlyStopSection(Section):
     """Ending a run before its last step, once its held-out loss falls no longer.
 
@@ -131,6 +142,8 @@ class TrainSection(Section):
         beta1: AdamW's decay rate of the mean gradient.
         beta2: AdamW's decay rate of the mean squared gradient.
         eps: AdamW's addition to the root of the mean squared gradient.
+        moments: what AdamW keeps these two means in. `bf16` takes 4 bytes a parameter in place of 8; a mean then moves
+            only by more than 1/256 of itself, so neither `beta1` nor `beta2` may be above 0.996.
         clip_grad: largest norm of the gradient over all parameters; 0 for no clipping.
         ema: a moving average of the weights, if the section is given; `ema: {}` takes the default.
         freeze: patterns of Hugging Face weight names (`embed_tokens`, `layers.0.*`) that are not trained.
@@ -159,6 +172,7 @@ class TrainSection(Section):
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
     eps: Positive = 1e-8
+    moments: Literal["fp32", "bf16"] = "fp32"
     clip_grad: NonNegative = 1.0
     ema: EmaSection | None = None
     freeze: list[str] = Field(default_factory=list)
@@ -281,6 +295,7 @@ class RunConfig(Section):
             among data ranks; `fsdp` divides weights and gradients among them too, and of the others takes context only.
         precision: `bf16` computes in bf16 with fp32 main weights and gradients, `fp32` in fp32.
         layout: how ranks share the work.
+        megatron: how engine megatron works.
         fsdp: how engine fsdp works.
         recompute: parts of the model that keep their input only and repeat their forward in backward: less memory for
             more time, and the same numbers.
@@ -297,6 +312,7 @@ class RunConfig(Section):
     engine: Annotated[Literal["megatron", "fsdp"], MAY_CHANGE] = "megatron"
     precision: Annotated[Literal["fp32", "bf16"], MAY_CHANGE] = "fp32"
     layout: Annotated[LayoutSection, MAY_CHANGE] = LayoutSection()
+    megatron: Annotated[MegatronSection, MAY_CHANGE] = MegatronSection()
     fsdp: Annotated[FsdpSection, MAY_CHANGE] = FsdpSection()
     recompute: Annotated[PartsSection, MAY_CHANGE] = PartsSection()
     offload: Annotated[PartsSection, MAY_CHANGE] = PartsSection()

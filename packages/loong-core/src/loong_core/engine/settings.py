@@ -11,6 +11,7 @@ from torch import nn
 
 Precision = Literal["fp32", "bf16", "fp64"]
 Sharding = Literal["everything", "optimizer"]
+Moments = Literal["fp32", "bf16"]
 
 
 def decays_matrices(name: str, parameter: nn.Parameter) -> bool:
@@ -45,11 +46,12 @@ class EngineSettings:
     """What both engines take.
 
     Attributes:
-        precision: `bf16` computes in bfloat16 with float32 main weights, gradients and moments; `fp32` is float32
+        precision: `bf16` computes in bfloat16 with float32 main weights and gradients; `fp32` is float32
             throughout; `fp64` is for comparing losses and gradients only: there is then no optimizer.
         weight_decay: AdamW's decoupled decay, multiplied by the learning rate.
         betas: decay rates of AdamW's two moments.
         eps: added to the root of the second moment.
+        moments: what AdamW's two moments are kept in between steps; a step computes in float32.
         clip_grad: Euclidean norm that gradients are scaled down to; 0 never clips.
         decays: whether a parameter (module name, parameter) decays.
         lr_scale: what a parameter's (module name, parameter) learning rate is multiplied by; 0 leaves it as it is.
@@ -67,6 +69,7 @@ class EngineSettings:
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
+    moments: Moments = "fp32"
     clip_grad: float = 1.0
     decays: Callable[[str, nn.Parameter], bool] = decays_matrices
     lr_scale: Callable[[str, nn.Parameter], float] = same_rate
@@ -81,6 +84,11 @@ class EngineSettings:
     def dtype(self) -> torch.dtype:
         """What activations and the weights used in forward are in."""
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}[self.precision]
+
+    @property
+    def moments_dtype(self) -> torch.dtype:
+        """What AdamW's moments are kept in."""
+        return torch.bfloat16 if self.moments == "bf16" else torch.float32
 
     @property
     def has_optimizer(self) -> bool:

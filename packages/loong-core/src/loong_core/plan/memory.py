@@ -1,7 +1,8 @@
 """Memory of a rank: weights, gradients, optimizer, activations, and what comes and goes.
 
 A parameter takes 2 bytes for its bfloat16 weight (4 in float32), 4 for the float32 buffer in which gradients are summed
-and communicated, and, shared among data ranks, 4 for the main weight (bfloat16 runs only) and 8 for AdamW's moments.
+and communicated, and, shared among data ranks, 4 for the main weight (bfloat16 runs only) and 8 for AdamW's moments (4 if
+kept in bfloat16).
 Activations are counted in `activations`; with a pipeline several microbatches are on their way at once.
 """
 
@@ -191,14 +192,14 @@ class MemoryModel:
         if work.engine == "fsdp":
             sharers = layout.shard_for(world)
             own, trained = parameters.all / sharers, parameters.all / sharers * work.trained
-            return own * FLOAT32, trained * FLOAT32, trained * 2 * FLOAT32, _gathered(work, stage, share)
+            return own * FLOAT32, trained * FLOAT32, trained * 2 * work.moment, _gathered(work, stage, share)
         dense = parameters.dense / layout.shard_for(world)
         experts = parameters.experts * layout.replicate / layout.expert_data_for(world)
         main = FLOAT32 if work.precision == "bf16" else 0
         return (
             parameters.all * work.element,
             parameters.all * work.trained * FLOAT32,
-            (dense + experts) * work.trained * (2 * FLOAT32 + main),
+            (dense + experts) * work.trained * (2 * work.moment + main),
             0.0,
         )
 

@@ -22,7 +22,7 @@ class Workload:
         sequence_length: tokens of a sequence.
         global_batch_size: sequences of a step.
         micro_batch_size: sequences of one forward and backward of a data rank.
-        precision: of forward and backward; gradients and optimizer are float32.
+        precision: of forward and backward; gradients and main weights are float32.
         packed: whether attention stays within documents, which another kernel computes.
         attended: pairs of tokens that attention looks at, relative to whole sequences; less where documents are short.
         engine: `megatron` shares the optimizer's state among data ranks, `fsdp` weights and gradients as well.
@@ -30,6 +30,7 @@ class Workload:
         offload: parts that keep what they need for backward on the host.
         imbalance: rows of the busiest expert rank relative to an even load.
         trained: fraction of the parameters that have gradients and optimizer state; adapters leave nearly all frozen.
+        moments: what AdamW's two means are kept in.
     """
 
     model: DecoderConfig
@@ -44,11 +45,17 @@ class Workload:
     offload: Parts = NOTHING
     imbalance: float = 1.1
     trained: float = 1.0
+    moments: Literal["bf16", "fp32"] = "fp32"
 
     @property
     def element(self) -> int:
         """Bytes of an activation, and of a weight used in forward."""
         return 2 if self.precision == "bf16" else 4
+
+    @property
+    def moment(self) -> int:
+        """Bytes of one of AdamW's means of one parameter."""
+        return 2 if self.moments == "bf16" else 4
 
     @property
     def step_tokens(self) -> int:

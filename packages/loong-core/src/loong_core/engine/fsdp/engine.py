@@ -31,6 +31,7 @@ from loong_core.engine.shards import fragments
 from loong_core.errors import UserError
 from loong_core.nn.moe.balance import move_biases, take_load
 from loong_core.parallel.context import ParallelContext
+from loong_kernels import adamw
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -123,7 +124,8 @@ class FsdpEngine(LedEngine):
             fused=True,
         )
         for shard in self._trained():
-            optimizer.state[shard.local] = {name: torch.zeros_like(shard.local) for name in MOMENTS}
+            moments = {name: torch.zeros_like(shard.local, dtype=settings.moments_dtype) for name in MOMENTS}
+            optimizer.state[shard.local] = moments
             optimizer.state[shard.local]["step"] = torch.zeros((), dtype=torch.float32, device=shard.local.device)
         return optimizer
 
@@ -225,12 +227,27 @@ class FsdpEngine(LedEngine):
             nn.utils.clip_grads_with_norm_([shard.local for shard in self._trained()], self.settings.clip_grad, total)
         for group in self._optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
-        self._optimizer.step()
+        if self.settings.moments == "fp32":
+            self._optimizer.step()
+        else:
+            self._step_narrow_moments(self._optimizer)
         move_biases(self.stages)
         self.updates += 1
         if self._ema is not None:
             self._ema.follow(self.updates)
         self._grad_norm = None
+
+    def _step_narrow_moments(self, optimizer: torch.optim.AdamW) -> None:
+        """The step where moments are not in the weights' dtype, which torch's own does not take."""
+        for group in optimizer.param_groups:
+            for local in group["params"]:
+                state = optimizer.state[local]
+                if local.grad is not None and local.numel():
+                    adamw(
+                        local.detach(), local.grad, *(state[name] for name in MOMENTS), step=self.updates + 1,
+                        lr=group["lr"], betas=self.settings.betas, eps=self.settings.eps,
+                        weight_decay=group["weight_decay"],
+                    )  # fmt: skip
 
     def discard(self) -> None:
         """Drop the accumulated gradients; weights and optimizer state stay as they were."""

@@ -166,7 +166,7 @@ class MegatronEngine(LedEngine):
             use_gloo_process_groups=False,
             pg_collection=self.context.process_groups,
         )
-        optimizer_state.prepare(optimizer)
+        optimizer_state.prepare(optimizer, self.settings.moments_dtype)
         return optimizer
 
     def accumulate(self, microbatches: Sequence[Any], forward_step: ForwardStep) -> StepLoss:

@@ -75,10 +75,10 @@ def owned_ranges(optimizer: MegatronOptimizer) -> Iterator[OwnedRange]:
             yield OwnedRange(parameter, owned.start, owned.end, main, each.optimizer, settings["wd_mult"])
 
 
-def prepare(optimizer: MegatronOptimizer) -> None:
-    """Allocate the moments now rather than at the first step, so that what does not fit fails at the start."""
-    for each in chained(optimizer):
-        each.init_state_fn(each.optimizer, each.config)
+def prepare(optimizer: MegatronOptimizer, dtype: torch.dtype) -> None:
+    """Allocate the moments, in `dtype`, now rather than at the first step: what does not fit fails at the start."""
+    for owned in owned_ranges(optimizer):
+        owned.inner.state[owned.main] = {name: torch.zeros_like(owned.main, dtype=dtype) for name in MOMENTS}
 
 
 def gradient_norm(optimizer: MegatronOptimizer, device: torch.device) -> Tensor:
