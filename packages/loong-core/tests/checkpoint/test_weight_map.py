@@ -50,8 +50,50 @@ def test_a_span_may_begin_inside_its_tensor():
 
 
 def test_neighbouring_ranks_hold_the_same_unit_where_there_are_fewer_units():
-    held = [KEY.piece(0, number, 4).offsets for number in range(4)]
+    held = [piece.offsets for number in range(4) for piece in KEY.pieces(0, number, 4)]
     assert held == [(0, 0), (0, 0), (2, 0), (2, 0)]
+
+
+GROUPED = WeightMap(
+    [
+        # Two groups, each of four queries and then a key, of two rows each.
+        Rule("query.weight", Span("qk.weight", (20, 3), Cut(0, 8, 2, run=4, step=10))),
+        Rule("key.weight", Span("qk.weight", (20, 3), Cut(0, 2, 2, start=8, run=1, step=10))),
+    ]
+)
+
+
+def rows_of(name, number, size):
+    return [
+        row
+        for piece in GROUPED.placement(name, rank(number, size)).pieces
+        for row in range(piece.offsets[0], piece.offsets[0] + piece.sizes[0])
+    ]
+
+
+def test_units_may_lie_in_runs_with_others_between_them():
+    assert rows_of("query.weight", 0, 1) == [*range(8), *range(10, 18)]
+    assert rows_of("key.weight", 0, 1) == [8, 9, 18, 19]
+    assert [rows_of("query.weight", number, 2) for number in range(2)] == [[*range(8)], [*range(10, 18)]]
+    assert [rows_of("query.weight", number, 4) for number in range(4)] == [
+        [*range(4)],
+        [*range(4, 8)],
+        [*range(10, 14)],
+        [*range(14, 18)],
+    ]
+    assert [rows_of("key.weight", number, 4) for number in range(4)] == [[8, 9], [8, 9], [18, 19], [18, 19]]
+
+
+def test_a_rank_whose_units_are_of_two_runs_has_them_one_after_the_other_and_pads_behind():
+    held = [rows_of("query.weight", number, 3) for number in range(3)]
+    assert held == [[*range(6)], [6, 7, 10, 11, 12, 13], [14, 15, 16, 17]]
+    placement = GROUPED.placement("query.weight", rank(2, 3))
+    local = placement.to_local([torch.ones(4, 3)])
+    assert local.tolist() == [[1] * 3] * 4 + [[0] * 3] * 2
+    middle = GROUPED.placement("query.weight", rank(1, 3))
+    assert middle.rooms == ((2, 3), (4, 3))
+    parts = [torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)]
+    assert all(map(torch.equal, parts, middle.from_local(middle.to_local(parts))))
 
 
 def test_the_last_ranks_pad_where_the_degree_does_not_divide():

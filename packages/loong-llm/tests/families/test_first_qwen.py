@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from plain_layers import causal_attention, norm
 from safetensors.torch import save_file
 from torch.nn import functional as F
 from toy_models import batch_of, named_gradients
@@ -50,20 +51,6 @@ def shapes():
     return found
 
 
-def norm(x, weight):
-    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight
-
-
-def rotate(x):
-    """Pairs (x[i], x[i + half]) of `[sequence, heads, head_dim]` turned by position * 10000^(-i / half)."""
-    half = x.shape[-1] // 2
-    frequencies = 1 / 10000 ** (torch.arange(0, 2 * half, 2).float() / (2 * half))
-    angles = (torch.arange(x.shape[0]).float()[:, None] * frequencies)[:, None]
-    cos, sin = angles.cos().double(), angles.sin().double()
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-
-
 def plain_logits(weights, tokens):
     x = weights["transformer.wte.weight"][tokens]
     length = len(tokens)
@@ -75,10 +62,7 @@ def plain_logits(weights, tokens):
         }
         qkv = norm(x, w["ln_1.weight"]) @ w["attn.c_attn.weight"].T + w["attn.c_attn.bias"]
         q, k, v = (part.view(length, HEADS, -1) for part in qkv.split(HIDDEN, dim=-1))
-        scores = torch.einsum("qhd,khd->hqk", rotate(q), rotate(k)) / (HIDDEN // HEADS) ** 0.5
-        scores = scores.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), float("-inf"))
-        mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).reshape(length, HIDDEN)
-        x = x + mixed @ w["attn.c_proj.weight"].T
+        x = x + causal_attention(q, k, v) @ w["attn.c_proj.weight"].T
         y = norm(x, w["ln_2.weight"])
         x = x + (y @ w["mlp.w1.weight"].T * F.silu(y @ w["mlp.w2.weight"].T)) @ w["mlp.c_proj.weight"].T
     return norm(x, weights["transformer.ln_f.weight"]) @ weights["lm_head.weight"].T

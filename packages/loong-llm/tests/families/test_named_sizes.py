@@ -12,6 +12,8 @@ from loong_core.parallel.context import ParallelContext
 from loong_llm.families.registry import families, find_family, named_config, named_configs
 
 PARAMETERS = {
+    "internlm2.5-20b": 19_861_149_696,
+    "internlm2.5-7b": 7_737_708_544,
     "llama2-13b": 13_015_864_320,
     "llama2-70b": 68_976_648_192,
     "llama2-7b": 6_738_415_616,
@@ -49,7 +51,9 @@ PARAMETERS = {
     "qwen3-4b": 4_022_468_096,
     "qwen3-8b": 8_190_735_360,
 }
-"""Parameters of transformers' class of each, tied tables once."""
+"""Parameters of transformers' class of each, tied tables once; of those without one (`WITHOUT_CLASS`) as published."""
+
+WITHOUT_CLASS = ("internlm2", "qwen-")
 
 
 def test_all_named_sizes_are_shipped():
@@ -81,7 +85,7 @@ def test_the_weight_map_names_the_tensors_that_transformers_has(name):
     assert family.weight_map(family.decoder_config(hf)).tensors(1) == expected
 
 
-@pytest.mark.parametrize("name", [name for name in PARAMETERS if not name.startswith("qwen-")])
+@pytest.mark.parametrize("name", [name for name in PARAMETERS if not name.startswith(WITHOUT_CLASS)])
 def test_transformers_reads_each_config_as_we_do(name):
     from transformers import AutoConfig
 

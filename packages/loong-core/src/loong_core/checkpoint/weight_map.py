@@ -30,22 +30,35 @@ class Cut:
             neighbouring ranks hold the same unit; without a common divisor the last ranks hold fewer or none, and pad.
         unit_size: indices a unit takes.
         start: where the span begins, for tensors that are themselves fused.
+        run: units that lie next to each other, where others' lie between them (dimension 0 only); 0: all do.
+        step: indices from the beginning of one such run to the next.
     """
 
     dim: int
     units: int
     unit_size: int = 1
     start: int = 0
+    run: int = 0
+    step: int = 0
 
-    def local(self, rank: int, size: int) -> tuple[int, int]:
-        """Offset and extent of what one of `size` ranks holds."""
+    def __post_init__(self) -> None:
+        if self.run and (self.dim or self.step < self.run * self.unit_size):
+            raise ValueError(f"{self}: runs lie one behind the other along dimension 0")
+
+    def local(self, rank: int, size: int) -> list[tuple[int, int]]:
+        """Offsets and extents of what one of `size` ranks holds, in order; one that holds nothing has an empty one."""
         if self.units < size and size % self.units == 0:
             first, count = rank // (size // self.units), 1
         else:
             held = -(-self.units // size)
             first = min(rank * held, self.units)
             count = min(held, self.units - first)
-        return self.start + first * self.unit_size, count * self.unit_size
+        run, last = self.run or self.units, first + count
+        found = []
+        for number in range(first // run, max(-(-last // run), first // run + 1)):
+            low, high = max(first - number * run, 0), min(last - number * run, run)
+            found.append((self.start + number * self.step + low * self.unit_size, (high - low) * self.unit_size))
+        return found
 
     def local_extent(self, size: int) -> int:
         """Extent that each of `size` ranks has room for; the last may hold less."""
@@ -104,21 +117,29 @@ class Span:
     cut: Cut | None = None
     form: Form = AS_OURS
 
-    def piece(self, layer: int, rank: int, size: int, expert: int = 0, experts: int = 0) -> Piece:
-        """The box that tensor rank `rank` of `size` holds, of one of `experts` experts."""
-        name = self.name.format(layer=layer, expert=expert)
-        offsets, sizes = [0] * len(self.shape), list(self.shape)
-        if self.cut is not None:
-            offsets[self.cut.dim], sizes[self.cut.dim] = self.cut.local(rank, size)
-        stored = self.form.stored
-        return Piece(name, self.stored_shape(experts), stored(offsets, expert), stored(sizes, 1))
+    def pieces(self, layer: int, rank: int, size: int, expert: int = 0, experts: int = 0) -> list[Piece]:
+        """The boxes that tensor rank `rank` of `size` holds, of one of `experts` experts."""
+        name, stored = self.name.format(layer=layer, expert=expert), self.form.stored
+        found = []
+        for box in [None] if self.cut is None else self.cut.local(rank, size):
+            offsets, sizes = [0] * len(self.shape), list(self.shape)
+            if self.cut is not None and box is not None:
+                offsets[self.cut.dim], sizes[self.cut.dim] = box
+            found.append(Piece(name, self.stored_shape(experts), stored(offsets, expert), stored(sizes, 1)))
+        return found
+
+    def rooms(self, pieces: Sequence[Piece], size: int) -> list[tuple[int, ...]]:
+        """Shape of the room for each piece in the parameter; the last has what there is beyond its values."""
+        rows, *rest = self.local_shape(size)
+        held = [self.form.ours(piece.sizes)[0] for piece in pieces[:-1]]
+        return [(own, *rest) for own in (*held, rows - sum(held))]
 
     def stored_shape(self, experts: int) -> tuple[int, ...]:
         """Shape of the Hugging Face tensor."""
         return self.form.stored(self.shape, experts)
 
     def local_shape(self, size: int) -> tuple[int, ...]:
-        """Shape of the room for it in the parameter of each of `size` tensor ranks."""
+        """Shape of all the room for it in the parameter of each of `size` tensor ranks."""
         shape = list(self.shape)
         if self.cut is not None:
             shape[self.cut.dim] = self.cut.local_extent(size)
@@ -254,12 +275,15 @@ class WeightMap:
         tensor = context.expert_tensor if rule.experts else context.tensor
         held = rule.experts // context.expert.size
         experts = range(context.expert.rank * held, (context.expert.rank + 1) * held) if rule.experts else range(1)
-        pieces = [
-            span.piece(layer, tensor.rank, tensor.size, expert, rule.experts)
-            for expert in experts
-            for span in rule.spans
-        ]
-        rooms = [span.local_shape(tensor.size) for span in rule.spans] * len(experts)
+        pieces: list[Piece] = []
+        rooms: list[tuple[int, ...]] = []
+        forms: list[Form] = []
+        for expert in experts:
+            for span in rule.spans:
+                own = span.pieces(layer, tensor.rank, tensor.size, expert, rule.experts)
+                pieces += own
+                rooms += span.rooms(own, tensor.size)
+                forms += [span.form] * len(own)
         cuts = [span.cut for span in rule.spans if span.cut is not None]
         same = cuts[0].copies(tensor.size) if cuts else tensor.size
         return Placement(
@@ -269,7 +293,7 @@ class WeightMap:
             writes=tensor.rank % same == 0,
             copies=context.expert_data if rule.experts else context.data_context,
             stacked=held,
-            forms=tuple(span.form for span in rule.spans) * len(experts),
+            forms=tuple(forms),
         )
 
     def placements(self, module: nn.Module, context: ParallelContext) -> Iterator[tuple[nn.Parameter, Placement]]:

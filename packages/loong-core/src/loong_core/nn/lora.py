@@ -151,15 +151,23 @@ def apply_lora(
         The weight map to give to the engine. `B` starts at zero, so the model computes what it did.
 
     Raises:
-        UserError: a target matches nothing, or something that is not a linear layer of a block.
+        UserError: a target matches nothing, or something that is not a linear layer of a block, or one layer's rows
+            are those of two here.
     """
     wanted = _wanted(weight_map, num_layers, settings)
     extended = lora_weight_map(weight_map, settings)
     for stage in stages:
         stage.requires_grad_(False)
+        adapted: set[str] = set()
         for layer, linear in _linears(stage):
             placement = weight_map.placement(f"{layer}.weight", context)
             parts = [part for part in _parts_of(placement) if part[0] in wanted]
+            if twice := adapted & {name for name, _ in parts}:
+                raise UserError(
+                    f"lora.targets: {twice.pop()} is one layer of which queries and keys lie in two here, as there are "
+                    f"more tensor ranks than key-value heads (layout.tensor={context.tensor.size}): take fewer"
+                )
+            adapted |= {name for name, _ in parts}
             if parts:
                 _adapt(layer, linear, parts, extended, context, settings)
         adapt_experts(stage, wanted, extended, context, settings)

@@ -122,8 +122,10 @@ class ConfigReader:
         return RotaryConfig(float(parameters["rope_theta"]), dim, scaling, tuple(sections), interleaved)
 
     def fault(self, key: str, what: str, fix: str = "") -> None:
-        """Add a fault of one key."""
-        self.faults.append(Fault(f"config.json {key}", what, fix))
+        """Add a fault of one key; one that is found again is not told again."""
+        found = Fault(f"config.json {key}", what, fix)
+        if found not in self.faults:
+            self.faults.append(found)
 
     def finish(self) -> None:
         """Raise what was found, also in keys that no family reads but the framework does.

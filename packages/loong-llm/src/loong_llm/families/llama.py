@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from loong_core.nn.decoder_config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig
+from loong_core.nn.decoder_config import DecoderConfig, FeedForwardConfig
 from loong_llm.families.config_reader import ConfigReader
 from loong_llm.families.family import Family
+from loong_llm.families.llama_keys import read_attention, read_decoder
 
 if TYPE_CHECKING:
     from loong_core.checkpoint.weight_map import WeightMap
@@ -15,36 +16,17 @@ if TYPE_CHECKING:
 
 def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
     read = ConfigReader(hf, "llama")
-    hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads")
-    head_dim = read.integer("head_dim", hidden // heads)
     bias = read.flag("attention_bias", False)
-    attention = AttentionConfig(
-        num_heads=heads,
-        num_kv_heads=read.kv_heads(heads),
-        head_dim=head_dim,
-        rotary=read.rotary(head_dim),
-        qkv_bias=bias,
-        output_bias=bias,
+    attention = read_attention(read, qkv_bias=bias, output_bias=bias)
+    return read_decoder(
+        read, attention, FeedForwardConfig(read.integer("intermediate_size"), read.flag("mlp_bias", False))
     )
-    feed_forward = FeedForwardConfig(read.integer("intermediate_size"), read.flag("mlp_bias", False))
-    read.only("hidden_act", "silu")
-    read.only("attention_dropout", 0.0, None)
-    config = DecoderConfig(
-        hidden_size=hidden,
-        vocab_size=read.integer("vocab_size"),
-        blocks=(BlockConfig(attention, feed_forward),) * read.integer("num_hidden_layers"),
-        norm_eps=read.number("rms_norm_eps", 1e-6),
-        tie_embeddings=read.flag("tie_word_embeddings", False),
-        initializer_range=read.number("initializer_range", 0.02),
-    )
-    read.finish()
-    return config
 
 
 def _weight_map(config: DecoderConfig) -> WeightMap:
-    from loong_llm.families.llama_names import llama_weight_map
+    from loong_llm.families.decoder_names import decoder_weight_map
 
-    return llama_weight_map(config)
+    return decoder_weight_map(config)
 
 
 LLAMA = Family(

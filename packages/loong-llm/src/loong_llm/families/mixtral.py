@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from loong_core.nn.decoder_config import AttentionConfig, BlockConfig, DecoderConfig
+from loong_core.nn.decoder_config import DecoderConfig
 from loong_core.nn.moe.config import MoEConfig, RouterConfig
 from loong_llm.families.config_reader import ConfigReader
 from loong_llm.families.family import Family
+from loong_llm.families.llama_keys import read_attention, read_decoder
 from loong_llm.families.router_keys import ROUTER_KEYS, chosen_experts, expert_room, router_losses
 
 if TYPE_CHECKING:
@@ -20,33 +21,19 @@ _THETA = 1e6
 
 def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
     read = ConfigReader({"rope_theta": _THETA} | hf, "mixtral")
-    hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads")
-    head_dim = read.integer("head_dim", hidden // heads)
-    attention = AttentionConfig(heads, read.kv_heads(heads), head_dim, read.rotary(head_dim))
     experts, top_k = chosen_experts(read, "num_local_experts", "num_experts")
     mixture = MoEConfig(
         RouterConfig(experts, top_k, normalise=True, **router_losses(read)),
         read.integer("intermediate_size"),
         **expert_room(read),
     )
-    read.only("hidden_act", "silu")
-    read.only("attention_dropout", 0.0, None)
     read.only("router_jitter_noise", 0.0, None)
     read.only("sliding_window", None)
-    config = DecoderConfig(
-        hidden_size=hidden,
-        vocab_size=read.integer("vocab_size"),
-        blocks=(BlockConfig(attention, mixture),) * read.integer("num_hidden_layers"),
-        norm_eps=read.number("rms_norm_eps", 1e-5),
-        tie_embeddings=read.flag("tie_word_embeddings", False),
-        initializer_range=read.number("initializer_range", 0.02),
-    )
-    read.finish()
-    return config
+    return read_decoder(read, read_attention(read), mixture, norm_eps=1e-5)
 
 
 def _weight_map(config: DecoderConfig) -> WeightMap:
-    from loong_llm.families.llama_names import MoENames, llama_weight_map
+    from loong_llm.families.decoder_names import MoENames, decoder_weight_map
 
     expert = "block_sparse_moe.experts.{expert}."
     names = MoENames(
@@ -55,7 +42,7 @@ def _weight_map(config: DecoderConfig) -> WeightMap:
         up=f"{expert}w3.weight",
         down=f"{expert}w2.weight",
     )
-    return llama_weight_map(config, names)
+    return decoder_weight_map(config, moe=names)
 
 
 MIXTRAL = Family(

@@ -51,45 +51,14 @@ def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
 
 
 def _weight_map(config: DecoderConfig) -> WeightMap:
-    from loong_core.checkpoint.weight_map import Cut, Rule, Span, WeightMap
+    from loong_llm.families.decoder_names import DecoderNames, decoder_weight_map
 
-    assert isinstance(config.feed_forward, FeedForwardConfig)
-    hidden, width, heads = config.hidden_size, config.feed_forward.intermediate_size, config.attention.num_heads
-    head_dim, table = config.attention.head_dim, (config.vocab_size, config.hidden_size)
-    ours, theirs, vocabulary = "layers.{layer}.", "transformer.h.{layer}.", Cut(0, config.vocab_size)
-
-    def fused(kind: str, *parts: int) -> list[Span]:
-        """Queries (0), keys (1) or values (2) within `c_attn`."""
-        shape = (3 * hidden, hidden) if kind == "weight" else (3 * hidden,)
-        return [Span(f"{theirs}attn.c_attn.{kind}", shape, Cut(0, heads, head_dim, part * hidden)) for part in parts]
-
-    rules = [
-        Rule("embedding.weight", Span("transformer.wte.weight", table, vocabulary)),
-        Rule(f"{ours}attention_norm.weight", Span(f"{theirs}ln_1.weight", (hidden,))),
-    ]
-    rules += [Rule(f"{ours}attention.qkv.{kind}", *fused(kind, 0, 1, 2)) for kind in ("weight", "bias")]
-    rules += [
-        Rule(
-            f"{ours}attention.output.weight",
-            Span(f"{theirs}attn.c_proj.weight", (hidden, hidden), Cut(1, heads, head_dim)),
-        ),
-        Rule(f"{ours}feed_forward_norm.weight", Span(f"{theirs}ln_2.weight", (hidden,))),
-        Rule(
-            f"{ours}feed_forward.gate_up.weight",
-            Span(f"{theirs}mlp.w2.weight", (width, hidden), Cut(0, width)),
-            Span(f"{theirs}mlp.w1.weight", (width, hidden), Cut(0, width)),
-        ),
-        Rule(
-            f"{ours}feed_forward.down.weight",
-            Span(f"{theirs}mlp.c_proj.weight", (hidden, width), Cut(1, width)),
-        ),
-        Rule("norm.weight", Span("transformer.ln_f.weight", (hidden,))),
-        Rule(
-            "head.weight",
-            Span("transformer.wte.weight" if config.tie_embeddings else "lm_head.weight", table, vocabulary),
-        ),
-    ]
-    return WeightMap(rules)
+    names = DecoderNames(
+        embedding="transformer.wte", norm="transformer.ln_f", layer="transformer.h.{layer}.", attention_norm="ln_1",
+        qkv=("attn.c_attn",), output="attn.c_proj", feed_forward_norm="ln_2", gate="mlp.w2", up="mlp.w1",
+        down="mlp.c_proj",
+    )  # fmt: skip
+    return decoder_weight_map(config, names)
 
 
 QWEN = Family(

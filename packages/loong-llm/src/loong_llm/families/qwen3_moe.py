@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from loong_core.nn.decoder_config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig
+from loong_core.nn.decoder_config import DecoderConfig, FeedForwardConfig
 from loong_core.nn.moe.config import MoEConfig, RouterConfig
 from loong_llm.families.config_reader import ConfigReader
 from loong_llm.families.family import Family
+from loong_llm.families.llama_keys import read_attention, read_decoder
 from loong_llm.families.router_keys import ROUTER_KEYS, chosen_experts, expert_room, router_losses
 
 if TYPE_CHECKING:
@@ -17,18 +18,8 @@ if TYPE_CHECKING:
 
 def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
     read = ConfigReader(hf, "qwen3_moe")
-    hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads")
-    head_dim = read.integer("head_dim", hidden // heads)
     bias = read.flag("attention_bias", False)
-    attention = AttentionConfig(
-        num_heads=heads,
-        num_kv_heads=read.kv_heads(heads),
-        head_dim=head_dim,
-        rotary=read.rotary(head_dim),
-        qkv_bias=bias,
-        output_bias=bias,
-        qk_norm=True,
-    )
+    attention = read_attention(read, qkv_bias=bias, output_bias=bias, qk_norm=True)
     experts, top_k = chosen_experts(read, "num_experts", "num_local_experts")
     router = RouterConfig(experts, top_k, normalise=read.flag("norm_topk_prob", False), **router_losses(read))
     mixture = MoEConfig(router, read.integer("moe_intermediate_size"), **expert_room(read))
@@ -38,26 +29,15 @@ def _decoder_config(hf: dict[str, Any]) -> DecoderConfig:
         dense if number in dense_layers or (number + 1) % step else mixture
         for number in range(read.integer("num_hidden_layers"))
     ]
-    read.only("hidden_act", "silu")
-    read.only("attention_dropout", 0.0, None)
     read.only("shared_expert_intermediate_size", 0, None)
     read.only("use_qk_norm", True, None)
     read.only("qkv_bias", bias, None)
     read.no_sliding_window()
-    config = DecoderConfig(
-        hidden_size=hidden,
-        vocab_size=read.integer("vocab_size"),
-        blocks=tuple(BlockConfig(attention, feed_forward) for feed_forward in feed_forwards),
-        norm_eps=read.number("rms_norm_eps", 1e-6),
-        tie_embeddings=read.flag("tie_word_embeddings", False),
-        initializer_range=read.number("initializer_range", 0.02),
-    )
-    read.finish()
-    return config
+    return read_decoder(read, attention, feed_forwards)
 
 
 def _weight_map(config: DecoderConfig) -> WeightMap:
-    from loong_llm.families.llama_names import MoENames, llama_weight_map
+    from loong_llm.families.decoder_names import MoENames, decoder_weight_map
 
     expert = "mlp.experts.{expert}."
     names = MoENames(
@@ -66,7 +46,7 @@ def _weight_map(config: DecoderConfig) -> WeightMap:
         up=f"{expert}up_proj.weight",
         down=f"{expert}down_proj.weight",
     )
-    return llama_weight_map(config, names)
+    return decoder_weight_map(config, moe=names)
 
 
 QWEN3_MOE = Family(
