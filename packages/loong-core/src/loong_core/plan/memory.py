@@ -1,9 +1,9 @@
 """Memory of a rank: weights, gradients, optimizer, activations, and what comes and goes.
 
 A parameter takes 2 bytes for its bfloat16 weight (4 in float32), 4 for the float32 buffer in which gradients are summed
-and communicated, and, shared among data ranks, 4 for the main weight (bfloat16 runs only) and 8 for AdamW's moments (4 if
-kept in bfloat16).
-Activations are counted in `activations`; with a pipeline several microbatches are on their way at once.
+and communicated, and, shared among data ranks, 4 for the main weight (bfloat16 runs only) and 8 for AdamW's moments (4
+where they are kept in bfloat16). Activations are counted in `activations`; with a pipeline
+several microbatches are on their way at once.
 """
 
 from __future__ import annotations
