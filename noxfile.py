@@ -7,6 +7,7 @@ breaks the order of packages fails there and not at a user's.
 from __future__ import annotations
 
 import pathlib
+import shutil
 import tomllib
 
 import nox
@@ -83,19 +84,25 @@ def layouts_vla(session: nox.Session) -> None:
 def oracle_vla(session: nox.Session) -> None:
     """What lerobot's own policies compute, in its own environment, is what the tests of loong-vla expect of ours.
 
-    With a quickstart's folder (`-- runs/vla`) lerobot also runs the policy in it, and its actions have to be ours.
+    lerobot also runs a GR00T policy that is written here and, given a quickstart's folder (`-- runs/vla`), the policy in
+    that; its actions have to be ours.
     """
-    session.install("lerobot[dataset,pi]==0.6.1")
+    session.install("lerobot[dataset,pi,groot]==0.6.1")
     folder = pathlib.Path(session.create_tmp()) / "golden"
     folder.mkdir(exist_ok=True)
     scripts = "packages/loong-vla/tests/oracle"
-    session.run("python", f"{scripts}/write_pi_golden.py", str(folder), env=ENVIRONMENT)
-    session.run("python", f"{scripts}/write_lerobot_keys.py", str(folder / "lerobot_keys.json"), env=ENVIRONMENT)
+    for golden in ("write_pi_golden", "write_groot_golden", "write_groot_policy_golden"):
+        session.run("python", f"{scripts}/{golden}.py", str(folder), env=ENVIRONMENT)
+    for keys in ("lerobot_keys", "lerobot_groot_keys"):
+        session.run("python", f"{scripts}/write_{keys}.py", str(folder / f"{keys}.json"), env=ENVIRONMENT)
     session.run("python", f"{scripts}/compare_golden.py", str(folder), env=ENVIRONMENT)
+    observed, project = folder / "observed.safetensors", ("uv", "run", "--no-sync", "python")
+    written = pathlib.Path(session.create_tmp()) / "groot"
+    shutil.rmtree(written, ignore_errors=True)
+    session.run(*project, f"{scripts}/write_our_groot.py", str(written), str(observed), external=True)
+    session.run("python", f"{scripts}/lerobot_opens_groot.py", str(written), str(observed), env=ENVIRONMENT)
     if session.posargs:
         run = pathlib.Path(session.posargs[0])
-        observed = folder / "observed.safetensors"
-        project = ("uv", "run", "--no-sync", "python")
         session.run(*project, f"{scripts}/write_our_actions.py", str(run), str(observed), external=True)
         session.run(
             "python", f"{scripts}/lerobot_opens.py", str(run / "pretrained_model"), str(observed), env=ENVIRONMENT

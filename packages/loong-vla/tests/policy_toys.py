@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from groot_policy_case import BACKBONE, MODEL, write_tokenizer
 from robot_toys import TOP, WRIST, toy_dataset
 
 from loong_core.checkpoint.pieces import StatePiece
@@ -17,6 +18,7 @@ from loong_core.parallel.context import ParallelContext
 from loong_llm.tokenizer import load_tokenizer
 from loong_vla.data.recordings import ACTION, STATE
 from loong_vla.data.statistics import Statistics, compute_statistics
+from loong_vla.families.groot.policy_config import GrootConfig
 from loong_vla.families.pi.config import SIZES_FILE, GemmaSize, PiConfig, PiSizes, VisionSize
 from loong_vla.families.pi.model import PiPolicy
 from loong_vla.families.pi.weights import initialise_pi, pi_weight_map
@@ -54,6 +56,40 @@ def toy_policy_folder(folder: Path, config: PiConfig | None = None) -> Path:
     (folder / "config.json").write_text(json.dumps(config.to_json()))
     (folder / SIZES_FILE).write_text(json.dumps(asdict(config.sizes)))
     return folder
+
+
+GROOT_IDS = {"new_embodiment": 3, "arm": 1, "leg": 5}
+
+
+def toy_groot_config(**changes: Any) -> GrootConfig:
+    """A GR00T policy for the toy dataset."""
+    config = GrootConfig(
+        version="n1.7",
+        cameras=(TOP, WRIST),
+        state_dim=4,
+        action_dim=3,
+        model=MODEL | {"backbone_config": BACKBONE},
+        chunk_size=4,
+        n_action_steps=2,
+        ids=GROOT_IDS,
+    )
+    return replace(config, **changes)
+
+
+def toy_groot_folder(folder: Path, config: GrootConfig | None = None) -> Path:
+    """A GR00T policy's folder without weights."""
+    config = config or toy_groot_config()
+    write_tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps(config.to_json()))
+    (folder / SIZES_FILE).write_text(json.dumps(config.sizes_json()))
+    return folder
+
+
+def toy_groot_run(folder: Path, **changes: Any) -> Path:
+    """A run file of a few steps of GR00T, as `toy_run`."""
+    if not (folder / "policy").exists():
+        toy_groot_folder(folder / "policy")
+    return toy_run(folder, tokenizer=None, **changes)
 
 
 def toy_statistics(state: int = 4, action: int = 3) -> dict[str, Statistics]:

@@ -1,4 +1,4 @@
-"""A policy's folder rewritten: openpi's names of weights to lerobot's, processors and statistics added."""
+"""A policy's folder rewritten: other names of weights to lerobot's, processors and statistics added."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import torch
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.errors import UserError
 from loong_core.parallel.context import ParallelContext
-from loong_llm.tokenizer import load_tokenizer
 from loong_vla.data.statistics_file import dataset_statistics
-from loong_vla.families.pi.weights import pi_weight_map
 from loong_vla.lerobot_folder.policy_folder import open_policy, write_policy
-from loong_vla.recipes.policy_model import PolicySource, build_policy
+from loong_vla.recipes.policy_model import build_policy, policy_source
 
 
 def convert_policy(
@@ -34,16 +32,17 @@ def convert_policy(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} exists and is not empty: choose another folder or remove it")
     opened = open_policy(source)
-    statistics = {"robot": dataset_statistics(dataset)} if dataset is not None else opened.statistics
+    home = opened.config.home_embodiment
+    statistics = {home: dataset_statistics(dataset)} if dataset is not None else opened.statistics
     if not statistics:
         raise UserError(f"{source} has no statistics: give the dataset it was trained on with --dataset")
     context = ParallelContext.single()
     kind = getattr(torch, dtype)
-    chosen = PolicySource(opened, load_tokenizer(tokenizer, opened.tokenizer))
+    chosen = policy_source(opened, tokenizer)
     policy = build_policy(chosen, context, initialise="weights", dtype=kind)
     pieces = (
         StatePiece("weight", piece, part)
-        for parameter, placement in pi_weight_map(opened.config).placements(policy, context)
+        for parameter, placement in chosen.weight_map.placements(policy, context)
         for piece, part in zip(placement.pieces, placement.from_local(parameter.detach()), strict=True)
     )
     write_policy(target, opened.config, pieces, context, kind, statistics, chosen.tokenizer, opened)

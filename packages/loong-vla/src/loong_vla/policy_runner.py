@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,15 +13,11 @@ from numpy.typing import NDArray
 from loong_core.device import select
 from loong_core.errors import UserError
 from loong_core.parallel.context import ParallelContext
-from loong_llm.tokenizer import load_tokenizer
 from loong_vla.data.recordings import ACTION, STATE
 from loong_vla.data.statistics import Normaliser
-from loong_vla.families.pi.batch import PiCollator
-from loong_vla.families.pi.config import PiConfig
-from loong_vla.families.pi.loss import prepared
-from loong_vla.families.pi.model import PiPolicy
+from loong_vla.families.family import PolicyConfig
 from loong_vla.lerobot_folder.policy_folder import open_policy
-from loong_vla.recipes.policy_model import PolicySource, build_policy
+from loong_vla.recipes.policy_model import build_policy, policy_source
 
 
 class PolicyRunner:
@@ -51,20 +48,24 @@ class PolicyRunner:
         seed: int = 0,
     ) -> None:
         opened = open_policy(folder)
-        source = PolicySource(opened, load_tokenizer(tokenizer, opened.tokenizer))
-        self.config: PiConfig = opened.config
+        statistics = opened.statistics_of(embodiment)
+        self.embodiment = embodiment or next(iter(opened.statistics))
+        source = policy_source(opened, tokenizer).for_embodiments([self.embodiment])
+        self.config: PolicyConfig = source.config
+        self._family = source.family
         self.device = torch.device(select(device).device.torch_type)
         context = ParallelContext.single(self.device)
         initialise = "random" if random else "weights"
-        self.policy: PiPolicy = build_policy(source, context, initialise=initialise, seed=seed, dtype=dtype).eval()
-        statistics = opened.statistics_of(embodiment)
-        widths = {STATE: ("STATE", opened.config.state_dim), ACTION: ("ACTION", opened.config.action_dim)}
+        self.policy: Any = build_policy(source, context, initialise=initialise, seed=seed, dtype=dtype).eval()
+        widths = {STATE: ("STATE", self.config.state_dim), ACTION: ("ACTION", self.config.action_dim)}
         self.normalisers = {
-            feature: Normaliser.of(statistics[feature], opened.config.normalization_of(kind), width)
+            feature: Normaliser.of(
+                statistics[feature], self.config.normalization_of(kind), width, clips=self.config.clips
+            )
             for feature, (kind, width) in widths.items()
         }
         self.action_dim = len(self.normalisers[ACTION].offset)
-        self._collator = PiCollator(opened.config, source.tokenizer, seed)
+        self._collator = source.family.collator(self.config, source.tokenizer, seed, None)
         self._noise = np.random.default_rng(seed)
 
     def act(
@@ -101,9 +102,9 @@ class PolicyRunner:
                 raise UserError(f"the observation's state has {state.size} numbers, the policy was trained on {width}")
         seen = [{camera: each[camera] for camera in known if camera in each} for each in pictures]
         normalised = [self.normalisers[STATE].normalise(state) for state in states]
-        batch = self._collator.observed(seen, normalised, tasks).to(self.device)
+        batch = self._collator.observed(seen, normalised, tasks, [self.embodiment] * len(seen)).to(self.device)
         shape = tuple(batch.noise.shape)
         drawn = self._noise.standard_normal(shape, np.float32) if noise is None else noise
-        batch = prepared(batch, self.config.image_size).with_noise(torch.from_numpy(drawn).to(self.device))
+        batch = self._family.prepared(batch, self.config).with_noise(torch.from_numpy(drawn).to(self.device))
         actions = self.policy.sample(batch, steps).float().cpu().numpy()
-        return self.normalisers[ACTION].restore(actions[..., : self.action_dim])
+        return self.normalisers[ACTION].restore(actions[:, : self.config.chunk_size, : self.action_dim])

@@ -23,6 +23,14 @@ SAMPLES = 4
 
 Boxes = list[tuple[Piece, Tensor]]
 
+LAYOUTS = {
+    "fsdp2": (2, {"shard": 2}, "everything"),
+    "ddp": (2, {"replicate": 2}, "everything"),
+    "zero1": (2, {"shard": 2}, "optimizer"),
+    "hsdp": (4, {"replicate": 2, "shard": 2}, "everything"),
+}
+"""Ranks, degrees, and what is divided."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -61,3 +69,15 @@ def one_step(kind: str, degrees: dict[str, int], sharding: str = "everything", p
     loss = engine.accumulate(microbatches, pi_loss)
     boxes = [(each.piece, each.tensor.clone()) for each in engine.gradient_pieces() if each.tensor is not None]
     return Outcome(loss.loss, engine.grad_norm(), boxes)
+
+
+def assembled(outcomes: list[Outcome]) -> dict[str, torch.Tensor]:
+    """Whole gradients, no element of which is held by two ranks; zeros where none holds any (embodiments' banks)."""
+    whole: dict[str, torch.Tensor] = {}
+    held: dict[str, torch.Tensor] = {}
+    boxes: Boxes = [box for outcome in outcomes for box in outcome.gradients]
+    for piece, values in boxes:
+        whole.setdefault(piece.name, torch.zeros(piece.global_shape, dtype=torch.float64))[piece.slices] = values
+        held.setdefault(piece.name, torch.zeros(piece.global_shape))[piece.slices] += 1
+    assert all((count <= 1).all() for count in held.values())
+    return whole

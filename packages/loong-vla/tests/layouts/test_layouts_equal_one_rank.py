@@ -11,28 +11,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `policy_ranks`; ranks of the pool get the same path
 
-from policy_ranks import Boxes, Outcome, one_step
+from policy_ranks import LAYOUTS, Outcome, assembled, one_step
 
 from loong_core.parallel.pool import RankPool
-
-LAYOUTS = {
-    "fsdp2": (2, {"shard": 2}, "everything"),
-    "ddp": (2, {"replicate": 2}, "everything"),
-    "zero1": (2, {"shard": 2}, "optimizer"),
-    "hsdp": (4, {"replicate": 2, "shard": 2}, "everything"),
-}
-
-
-def assembled(outcomes: list[Outcome]) -> dict[str, torch.Tensor]:
-    """Whole gradients; each element is held by just one rank."""
-    whole: dict[str, torch.Tensor] = {}
-    held: dict[str, torch.Tensor] = {}
-    boxes: Boxes = [box for outcome in outcomes for box in outcome.gradients]
-    for piece, values in boxes:
-        whole.setdefault(piece.name, torch.zeros(piece.global_shape, dtype=torch.float64))[piece.slices] = values
-        held.setdefault(piece.name, torch.zeros(piece.global_shape))[piece.slices] += 1
-    assert all((count == 1).all() for count in held.values())
-    return whole
 
 
 @cache

@@ -133,7 +133,7 @@ def expand(golden: dict[str, dict[str, object]]) -> dict[str, list[int]]:
 
 def test_a_policy_that_is_not_served_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"type": "act"}))
-    with pytest.raises(ConfigError, match=r"type is 'act' .*pi0 and pi05 are served here"):
+    with pytest.raises(ConfigError, match=r"type is 'act' .*pi0, pi05 are served here"):
         open_policy(tmp_path)
     (tmp_path / "config.json").write_text(
         json.dumps({"type": "pi05", "use_relative_actions": True, "input_features": {}, "output_features": {}})

@@ -19,6 +19,6 @@ if __name__ == "__main__":
         for name, values in before.items():
             torch.testing.assert_close(now[name], values, rtol=1e-6, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
         print(f"{kept.name}: {len(before)} tensors are the same")
-    keys = TESTS / "lerobot_folder" / "lerobot_keys.json"
-    assert json.loads(keys.read_text()) == json.loads((fresh / keys.name).read_text()), keys.name
-    print(f"{keys.name}: the same")
+    for keys in sorted((TESTS / "lerobot_folder").glob("lerobot_*keys.json")):
+        assert json.loads(keys.read_text()) == json.loads((fresh / keys.name).read_text()), keys.name
+        print(f"{keys.name}: the same")

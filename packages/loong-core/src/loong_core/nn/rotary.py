@@ -40,12 +40,13 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 def frequency_axes(config: RotaryConfig) -> Tensor | None:
-    """Which axis of the positions each frequency turns by, `[dim / 2]` int64; None where there is one axis only."""
+    """Which axis of the positions each frequency turns by, `[dim / 2]` int64 on the host; None for a single axis."""
     if not config.sections:
         return None
     if not config.interleaved:
-        return torch.repeat_interleave(torch.arange(len(config.sections)), torch.tensor(config.sections))
-    axes = torch.zeros(config.dim // 2, dtype=torch.int64)
+        numbers = torch.arange(len(config.sections), device="cpu")
+        return torch.repeat_interleave(numbers, torch.tensor(config.sections, device="cpu"))
+    axes = torch.zeros(config.dim // 2, dtype=torch.int64, device="cpu")
     for axis, count in enumerate(config.sections[1:], start=1):
         axes[axis : count * len(config.sections) : len(config.sections)] = axis
     return axes

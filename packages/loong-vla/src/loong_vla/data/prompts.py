@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from loong_core.errors import UserError
+from loong_core.errors import Fault
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,14 +59,9 @@ def prompt_tokens(
     return tokens, np.arange(length)[None] < lengths[:, None]
 
 
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
-    """Whether a policy knows every token of a tokenizer.
-
-    Raises:
-        UserError: it does not.
-    """
-    if len(tokenizer) > vocab_size:
-        raise UserError(
-            f"tokenizer: it has {len(tokenizer)} tokens, the policy's vocab_size is {vocab_size}: they do not belong "
-            "together"
-        )
+def vocabulary_faults(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[Fault]:
+    """Whether a policy knows every token of a tokenizer."""
+    if len(tokenizer) <= vocab_size:
+        return []
+    what = f"has {len(tokenizer)} tokens, the policy's vocab_size is {vocab_size}: they do not belong together"
+    return [Fault("tokenizer", what, "take the tokenizer that the policy was trained with")]

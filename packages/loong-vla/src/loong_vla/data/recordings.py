@@ -21,6 +21,7 @@ from loong_vla.data.metadata import Metadata, read_metadata
 from loong_vla.data.tables import PictureTables, read_columns
 from loong_vla.data.video import OPEN_FILES, CorruptFrame, OpenVideos, VideoFrames
 
+IMAGES = "observation.images"
 STATE = "observation.state"
 ACTION = "action"
 

@@ -22,6 +22,9 @@ EPS = 1e-8
 Statistics = dict[str, NDArray[np.float64]]
 """Of one feature: each statistic's name to `[width]` (`count`: `[1]`)."""
 
+FeatureStatistics = dict[str, Statistics]
+"""Statistics by feature."""
+
 Constant = Literal["stop", "centre"]
 
 _NEEDS = {"MEAN_STD": ("mean", "std"), "QUANTILES": ("q01", "q99"), "MIN_MAX": ("min", "max"), "IDENTITY": ()}
@@ -128,13 +131,15 @@ class Normaliser:
 
     Attributes:
         offset, scale: `[width]` float32.
+        clips: whether what is normalised is kept within [-1, 1], and what is restored is taken from there.
     """
 
     offset: NDArray[np.float32]
     scale: NDArray[np.float32]
+    clips: bool = False
 
     @staticmethod
-    def of(entry: Statistics, mode: str, width: int) -> Normaliser:
+    def of(entry: Statistics, mode: str, width: int, *, clips: bool = False) -> Normaliser:
         """By a feature's statistics: to mean 0 and deviation 1, or from a range (quantiles 1 % and 99 %) to [-1, 1]."""
         if mode == "IDENTITY":
             offset, scale = np.zeros(width), np.ones(width)
@@ -143,12 +148,14 @@ class Normaliser:
         else:
             low, high = (entry[name] for name in _NEEDS[mode])
             offset, scale = (low + high) / 2, (high - low) / 2
-        return Normaliser(offset.astype(np.float32), scale.astype(np.float32))
+        return Normaliser(offset.astype(np.float32), scale.astype(np.float32), clips)
 
     def normalise(self, values: NDArray) -> NDArray[np.float32]:
         """`[..., width]` as the policy sees it."""
-        return ((values - self.offset) / self.scale).astype(np.float32)
+        found = ((values - self.offset) / self.scale).astype(np.float32)
+        return found.clip(-1.0, 1.0) if self.clips else found
 
     def restore(self, values: NDArray) -> NDArray[np.float32]:
         """The inverse of `normalise`."""
+        values = values.clip(-1.0, 1.0) if self.clips else values
         return (values * self.scale + self.offset).astype(np.float32)

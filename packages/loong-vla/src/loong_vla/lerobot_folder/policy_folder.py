@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,21 +22,16 @@ from loong_core.checkpoint.pieces import Piece, StatePiece
 from loong_core.config.files import user_path
 from loong_core.errors import UserError
 from loong_core.parallel.context import ParallelContext
-from loong_vla.data.statistics import Statistics
-from loong_vla.families.pi.config import SIZES_FILE, PiConfig, read_pi_config
-from loong_vla.families.pi.weights import HEAD, PREFIX, TABLE, KeyLayout, idle_tensors, pi_weight_map
-from loong_vla.lerobot_folder.processors import (
-    FeatureStatistics,
-    read_statistics_of,
-    tokenizer_name,
-    write_processors,
-)
+from loong_vla.data.statistics import FeatureStatistics, Statistics
+from loong_vla.families.family import PolicyConfig, PolicyFamily, StoredNames
+from loong_vla.families.registry import family_of_kind, find_policy_family
+from loong_vla.lerobot_folder.processors import tokenizer_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 EMBODIMENTS_FILE = "embodiments.json"
-"""Statistics of every embodiment, where there are several; lerobot's processors have the first one's."""
+"""Statistics of every embodiment, where it is not only the usual one; lerobot's processors have the first one's."""
 
 ONE_FILE = 10**15
 """Bytes of a file of weights: lerobot reads one file."""
@@ -48,6 +43,7 @@ class PolicyFolder:
 
     Attributes:
         path: the folder.
+        family: whose it is.
         config: the policy.
         folder: its files; None where there are no weights.
         statistics: by embodiment and feature; empty where the folder has none.
@@ -55,17 +51,17 @@ class PolicyFolder:
     """
 
     path: Path
-    config: PiConfig
+    family: PolicyFamily
+    config: PolicyConfig
     folder: HFFolder | None
     statistics: dict[str, FeatureStatistics]
     tokenizer: Path | None
 
     @property
-    def keys(self) -> KeyLayout:
-        """Whose names its tensors have."""
+    def stored(self) -> StoredNames:
+        """What its tensors are called."""
         assert self.folder is not None
-        prefix = PREFIX["lerobot"]
-        return "lerobot" if any(name.startswith(prefix) for name in self.folder.tensors) else "openpi"
+        return self.family.stored(self.config, self.folder.tensors)
 
     def statistics_of(self, embodiment: str | None = None) -> FeatureStatistics:
         """The statistics of an embodiment, by default the first.
@@ -91,16 +87,14 @@ class PolicyFolder:
         """
         if self.folder is None:
             raise UserError(f"{self.path} has a config but no weights to load: model.initialise=random draws them")
-        prefix = PREFIX[self.keys]
-        table = TABLE if prefix + TABLE in self.folder.tensors else HEAD
-        harmless = [*idle_tensors(self.config, self.keys), prefix + HEAD]
+        stored = self.stored
         load_weights(
             [policy],
-            pi_weight_map(self.config, self.keys, table),
-            self.config.sizes.language.depth,
+            stored.weight_map,
+            self.config.num_layers,
             context,
             self.folder,
-            harmless=[name.replace(".", r"\.") for name in harmless],
+            harmless=[name.replace(".", r"\.") for name in stored.harmless],
         )
 
 
@@ -114,16 +108,16 @@ def open_policy(path: Path | str) -> PolicyFolder:
     if (path / "pretrained_model").is_dir():
         path = path / "pretrained_model"
     folder = HFFolder(path, LEROBOT)
-    config = read_pi_config(path, folder.config)
-    statistics = _read_embodiments(path) or {}
-    if not statistics and (own := read_statistics_of(path)):
-        statistics = {"robot": own}
-    return PolicyFolder(path, config, folder if folder.has_weights else None, statistics, _tokenizer_of(path))
+    family = find_policy_family(str(path / "config.json"), folder.config)
+    config = family.read_config(path, folder.config)
+    statistics = _read_embodiments(path) or family.read_statistics(path, config)
+    weights = folder if folder.has_weights else None
+    return PolicyFolder(path, family, config, weights, statistics, _tokenizer_of(path))
 
 
 def write_policy(
     target: Path,
-    config: PiConfig,
+    config: PolicyConfig,
     pieces: Iterable[StatePiece],
     context: ParallelContext,
     dtype: torch.dtype,
@@ -141,20 +135,19 @@ def write_policy(
         dtype: of the file.
         statistics: by embodiment; lerobot's processors get the first one's.
         tokenizer: goes with it.
-        origin: what training began from, whose idle tensors are handed on; zeros without.
+        origin: what training began from, whose tensors that are not trained here are handed on; zeros without.
     """
+    family = family_of_kind(config.kind)
     with TemporaryDirectory() as temporary:
         beside = Path(temporary)
         tokenizer.save_pretrained(beside)
-        write_processors(beside, config, next(iter(statistics.values())), str(target.absolute()))
-        if (sizes := config.sizes_json()) is not None:
-            (beside / SIZES_FILE).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
-        if len(statistics) > 1:
+        family.write_beside(beside, config, statistics, str(target.absolute()))
+        if len(statistics) > 1 or next(iter(statistics)) != config.home_embodiment:
             (beside / EMBODIMENTS_FILE).write_text(_dumps(statistics), encoding="utf-8")
         export_hf(
             target,
-            config.to_json() | {"dtype": DTYPE_NAMES[dtype]},
-            _with_idle(pieces, config, origin, context),
+            family.written_config(config, DTYPE_NAMES[dtype]),
+            _with_handed_on(pieces, family.handed_on(config), origin, context),
             context,
             dtype,
             beside=beside,
@@ -164,20 +157,19 @@ def write_policy(
         )
 
 
-def _with_idle(
-    pieces: Iterable[StatePiece], config: PiConfig, origin: PolicyFolder | None, context: ParallelContext
+def _with_handed_on(
+    pieces: Iterable[StatePiece], boxes: Sequence[Piece], origin: PolicyFolder | None, context: ParallelContext
 ) -> Iterator[StatePiece]:
-    """The weights, and from rank 0 the tensors that only lerobot asks for."""
+    """The weights, and from rank 0 what nothing here is trained of."""
     yield from pieces
     if context.rank > 0:
         return
-    for name, shape in idle_tensors(config).items():
-        piece = Piece.whole(name, shape)
-        values = torch.zeros(shape)
+    for piece in boxes:
+        values = torch.zeros(piece.sizes)
         if origin is not None and origin.folder is not None:
-            stored = name if origin.keys == "lerobot" else name.removeprefix(PREFIX["lerobot"])
+            stored = origin.stored.theirs(piece.name)
             there = origin.folder.tensors.get(stored)
-            if there is not None and there.shape == shape:
+            if there is not None and there.shape == piece.global_shape:
                 values = origin.folder.read(replace(piece, name=stored))
         yield StatePiece("weight", piece, values)
 

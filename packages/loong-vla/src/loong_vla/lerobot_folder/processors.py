@@ -7,7 +7,7 @@ file for them, `policy_preprocessor_step_NUMBER_STEP.safetensors`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,12 @@ from safetensors.numpy import load_file, save_file
 
 from loong_core.errors import UserError
 from loong_vla.data.recordings import ACTION, STATE
-from loong_vla.data.statistics import EPS, Statistics
+from loong_vla.data.statistics import EPS, FeatureStatistics
 from loong_vla.families.pi.config import PiConfig
 
 PREPROCESSOR = "policy_preprocessor.json"
 POSTPROCESSOR = "policy_postprocessor.json"
-
-FeatureStatistics = dict[str, Statistics]
-"""Statistics by feature."""
+NORMALISING = ("normalizer_processor", "unnormalizer_processor")
 
 
 def write_processors(folder: Path, config: PiConfig, statistics: FeatureStatistics, tokenizer: str) -> None:
@@ -42,8 +40,8 @@ def write_processors(folder: Path, config: PiConfig, statistics: FeatureStatisti
     normalise = {"eps": EPS, "features": features, "norm_map": modes}
     outputs = normalise | {"features": described["output_features"]}
     relative = {"enabled": False, "exclude_joints": ["gripper"], "action_names": None}
-    to_device = _step("device_processor", device="cpu", float_dtype=None)
-    tokenize = _step(
+    to_device = step_entry("device_processor", device="cpu", float_dtype=None)
+    tokenize = step_entry(
         "tokenizer_processor",
         max_length=config.tokenizer_max_length,
         task_key="task",
@@ -52,16 +50,19 @@ def write_processors(folder: Path, config: PiConfig, statistics: FeatureStatisti
         truncation=True,
         tokenizer_name=tokenizer,
     )
-    first = [_step("rename_observations_processor", rename_map={}), _step("to_batch_processor")]
-    normalising = [_step("relative_actions_processor", **relative), _step("normalizer_processor", **normalise)]
+    first = [step_entry("rename_observations_processor", rename_map={}), step_entry("to_batch_processor")]
+    normalising = [
+        step_entry("relative_actions_processor", **relative),
+        step_entry("normalizer_processor", **normalise),
+    ]
     if config.state_in_prompt:
-        prompt = _step("pi05_prepare_state_tokenizer_processor_step")
+        prompt = step_entry("pi05_prepare_state_tokenizer_processor_step")
         steps = [*first, *normalising, prompt, tokenize, to_device]
     else:
-        steps = [*first, _step("pi0_new_line_processor"), tokenize, to_device, *normalising]
+        steps = [*first, step_entry("pi0_new_line_processor"), tokenize, to_device, *normalising]
     after = [
-        _step("unnormalizer_processor", **outputs),
-        _step("absolute_actions_processor", enabled=False),
+        step_entry("unnormalizer_processor", **outputs),
+        step_entry("absolute_actions_processor", enabled=False),
         to_device,
     ]
     tensors = {
@@ -69,12 +70,16 @@ def write_processors(folder: Path, config: PiConfig, statistics: FeatureStatisti
         for feature, entry in statistics.items()
         for name, values in entry.items()
     }
-    _write(folder, PREPROCESSOR, steps, tensors)
-    _write(folder, POSTPROCESSOR, after, tensors)
+    write_steps(folder, PREPROCESSOR, steps, tensors, NORMALISING)
+    write_steps(folder, POSTPROCESSOR, after, tensors, NORMALISING)
 
 
-def read_statistics_of(folder: Path) -> FeatureStatistics:
+def read_statistics_of(folder: Path, keeper: str = "normalizer_processor") -> FeatureStatistics:
     """The statistics that a folder's preprocessor normalises by; empty where there is none.
+
+    Args:
+        folder: the policy's.
+        keeper: name of the step that keeps them.
 
     Raises:
         UserError: the files are damaged.
@@ -84,9 +89,7 @@ def read_statistics_of(folder: Path) -> FeatureStatistics:
         return {}
     try:
         steps = json.loads(file.read_text(encoding="utf-8"))["steps"]
-        state = next(
-            (each.get("state_file") for each in steps if each["registry_name"] == "normalizer_processor"), None
-        )
+        state = next((each.get("state_file") for each in steps if each["registry_name"] == keeper), None)
         tensors = {} if state is None else load_file(folder / Path(state).name)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
@@ -110,14 +113,30 @@ def tokenizer_name(folder: Path) -> str | None:
         raise UserError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _step(name: str, **config: Any) -> dict[str, Any]:
+def step_entry(name: str, **config: Any) -> dict[str, Any]:
+    """A step of a processor, by the name that lerobot registers it under."""
     return {"registry_name": name, "config": config}
 
 
-def _write(folder: Path, name: str, steps: list[dict[str, Any]], tensors: Mapping[str, np.ndarray]) -> None:
+def write_steps(
+    folder: Path,
+    name: str,
+    steps: list[dict[str, Any]],
+    tensors: Mapping[str, np.ndarray],
+    with_tensors: Collection[str],
+) -> None:
+    """Write a processor's file, and the tensors beside it of those steps that keep some.
+
+    Args:
+        folder: where to.
+        name: of the file.
+        steps: as `step_entry` gives them.
+        tensors: by `feature.statistic`.
+        with_tensors: names of the steps that keep them.
+    """
     written = []
     for number, step in enumerate(steps):
-        if step["registry_name"] in ("normalizer_processor", "unnormalizer_processor"):
+        if step["registry_name"] in with_tensors:
             file = f"{name.removesuffix('.json')}_step_{number}_{step['registry_name']}.safetensors"
             save_file(dict(tensors), folder / file)
             step = step | {"state_file": file}

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.engine.base import Engine
 from loong_core.engine.choice import build_engine, weights_dtype
+from loong_core.errors import ConfigError
 from loong_core.nn.freezing import freeze
+from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
 from loong_core.train.run import Run
 from loong_llm.tokenizer import load_tokenizer
-from loong_vla.data.prompts import check_vocabulary
-from loong_vla.families.pi.config import PiConfig, read_pi_config
-from loong_vla.families.pi.model import PiPolicy
-from loong_vla.families.pi.weights import initialise_pi, pi_weight_map
+from loong_vla.families.family import PolicyConfig, PolicyFamily
 from loong_vla.lerobot_folder.policy_folder import PolicyFolder, open_policy
 from loong_vla.recipes.training_config import PolicyTrainingConfig
 
@@ -40,43 +39,66 @@ class PolicySource:
     tokenizer: PreTrainedTokenizerBase
 
     @property
-    def config(self) -> PiConfig:
+    def family(self) -> PolicyFamily:
+        """Whose it is."""
+        return self.folder.family
+
+    @property
+    def config(self) -> PolicyConfig:
         """What it is."""
         return self.folder.config
 
     @property
     def weight_map(self) -> WeightMap:
-        """Its parameters by lerobot's names."""
-        return pi_weight_map(self.config)
+        """Its parameters by the names that are written."""
+        return self.family.weight_map(self.config)
+
+    def for_embodiments(self, names: Sequence[str]) -> PolicySource:
+        """The same, holding what these embodiments need."""
+        return replace(self, folder=replace(self.folder, config=self.config.for_embodiments(names)))
 
 
 def open_policy_source(config: PolicyTrainingConfig) -> PolicySource:
     """Find the run's policy and tokenizer.
 
     Raises:
-        UserError: the folder is none, or its tokenizer does not fit.
+        UserError: the folder is none, describes what is not served, or its tokenizer does not fit.
     """
     folder = open_policy(config.model.source)
     if config.model.overrides:
-        folder = replace(folder, config=_overridden(folder, config.model.overrides))
-    tokenizer = load_tokenizer(config.tokenizer, folder.tokenizer)
-    check_vocabulary(tokenizer, folder.config.sizes.vocab_size)
-    return PolicySource(folder, tokenizer)
+        changed = folder.family.overridden(folder.config, folder.path, config.model.overrides)
+        folder = replace(folder, config=changed)
+    return policy_source(folder, config.tokenizer)
+
+
+def policy_source(folder: PolicyFolder, tokenizer: str | None = None) -> PolicySource:
+    """A folder's policy with its tokenizer, or another.
+
+    Raises:
+        UserError: they do not belong together, or the policy lacks what it needs to be used.
+    """
+    faults = folder.family.config_faults(folder.config, str(folder.path / "config.json"))
+    if faults:
+        raise ConfigError(faults)
+    source = PolicySource(folder, load_tokenizer(tokenizer, folder.tokenizer))
+    if faults := folder.family.tokenizer_faults(source.tokenizer, folder.config):
+        raise ConfigError(faults)
+    return source
 
 
 def build_policy(
     source: PolicySource, context: ParallelContext, *, initialise: str = "auto", seed: int = 0, dtype: torch.dtype
-) -> PiPolicy:
+) -> nn.Module:
     """The policy with weights, on the context's device.
 
     Raises:
         UserError: weights are wanted and there are none, or they are faulty.
     """
     with torch.device("meta"):
-        policy = PiPolicy(source.config)
+        policy = source.family.build(source.config)
     policy = policy.to(dtype).to_empty(device=context.device)
     if initialise == "random" or (initialise == "auto" and source.folder.folder is None):
-        initialise_pi(policy, source.config, context, seed)
+        source.family.initialise(policy, source.config, context, seed)
     else:
         source.folder.load(policy, context)
     return policy
@@ -87,23 +109,18 @@ def trained_policy(run: Run, config: PolicyTrainingConfig, source: PolicySource)
     dtype = weights_dtype(config.engine, run.engine_settings)
     policy = build_policy(source, run.context, initialise=config.model.initialise, seed=config.seed, dtype=dtype)
     if config.train.freeze or config.train.train_only:
-        depth = source.config.sizes.language.depth
-        run.say(
-            str(
-                freeze(
-                    [policy],
-                    source.weight_map,
-                    depth,
-                    run.context,
-                    frozen=config.train.freeze,
-                    trained=config.train.train_only,
-                )
-            )
+        told = freeze(
+            [policy],
+            source.weight_map,
+            source.config.num_layers,
+            run.context,
+            frozen=config.train.freeze,
+            trained=config.train.train_only,
         )
+        run.say(str(told))
+    source.family.finished(policy)
+    if kept := keep_less(
+        [policy], run.context, run.device, recompute=config.recompute.parts, offload=config.offload.parts
+    ):
+        run.say(kept)
     return build_engine(config.engine, [policy], source.weight_map, run.context, run.device, run.engine_settings)
-
-
-def _overridden(folder: PolicyFolder, overrides: Mapping[str, Any]) -> PiConfig:
-    described = folder.config.to_json() | dict(overrides)
-    config = read_pi_config(Path(folder.path), described)
-    return replace(config, sizes=folder.config.sizes)

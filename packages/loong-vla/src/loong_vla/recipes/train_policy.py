@@ -11,8 +11,6 @@ from loong_core.train.loop import Progress, Work, train
 from loong_core.train.run import Run, open_run
 from loong_vla.data.stream import RobotStream, held_out_steps
 from loong_vla.data.video import CorruptFrame
-from loong_vla.families.pi.batch import PiCollator
-from loong_vla.families.pi.loss import pi_loss
 from loong_vla.lerobot_folder.policy_folder import write_policy
 from loong_vla.recipes.policy_model import open_policy_source, trained_policy
 from loong_vla.recipes.training_config import PolicyTrainingConfig
@@ -29,8 +27,10 @@ def train_policy(config: PolicyTrainingConfig) -> Progress:
     """
     with open_run(config) as run:
         source = open_policy_source(config)
-        policy, settings, place = source.config, config.train, run.context.data
-        data = open_data(config.data, policy, source.folder.statistics, check_videos=False)
+        settings, place = config.train, run.context.data
+        data = open_data(config.data, source.config, source.folder.statistics, check_videos=False)
+        source = source.for_embodiments(list(data.statistics))
+        policy, family = source.config, source.family
         for warning in data.warnings:
             run.say(f"warning: {warning}")
         engine = trained_policy(run, config, source)
@@ -47,13 +47,13 @@ def train_policy(config: PolicyTrainingConfig) -> Progress:
         stream = RobotStream(
             data.train,
             data.weights,
-            PiCollator(policy, source.tokenizer, config.seed, config.data.augmentation),
+            family.collator(policy, source.tokenizer, config.seed, config.data.augmentation),
             seed=config.seed,
             corrupt=config.data.corrupt_frames,
             skipped=_skip_report(run),
             **batches,
         )
-        plain = PiCollator(policy, source.tokenizer, config.seed)
+        plain = family.collator(policy, source.tokenizer, config.seed, None)
 
         def validation() -> Iterator[list[Any]]:
             return held_out_steps(data.held_out, plain, steps=settings.validation_steps, **batches)
@@ -67,10 +67,10 @@ def train_policy(config: PolicyTrainingConfig) -> Progress:
                 Work(
                     engine=engine,
                     stream=steps,
-                    forward_step=pi_loss,
+                    forward_step=family.loss,
                     total_steps=total_steps,
                     units_per_step=settings.global_batch_size,
-                    flops_per_unit=policy.flops_per_sample(cameras, policy.tokenizer_max_length // 4),
+                    flops_per_unit=policy.flops_per_sample(cameras, policy.prompt_length),
                     validation=validation if data.held_out else None,
                     unit="samples",
                 ),

@@ -15,7 +15,8 @@ class ModelSection(Section):
     """The policy that is trained; `model: FOLDER` is short for `model: {source: FOLDER}`.
 
     Attributes:
-        source: a folder in the form of lerobot's `pretrained_model/` (openpi's names of weights are read too).
+        source: a folder in the form of lerobot's `pretrained_model/` (openpi's and NVIDIA's names of weights are read
+            too).
         initialise: `random` draws weights, `weights` loads the folder's, `auto` loads them where there are any.
         overrides: keys of the folder's `config.json` to replace.
     """
@@ -33,7 +34,8 @@ class SourceSection(Section):
     Attributes:
         path: a LeRobot dataset's folder, version 3.0, 2.1 or 2.0.
         weight: its share in the mixture, relative to the others'; all datasets have one, or none.
-        embodiment: whose recordings these are; datasets of one embodiment are normalised alike.
+        embodiment: whose recordings these are; datasets of one embodiment are normalised alike. GR00T has weights for
+            each of those that it knows; by default the one that the policy's family means where none is named.
         cameras: the policy's cameras to the dataset's, where the names differ.
     """
 
@@ -41,7 +43,7 @@ class SourceSection(Section):
 
     path: Annotated[str, REQUIRED] = ""
     weight: Positive | None = None
-    embodiment: str = "robot"
+    embodiment: str | None = None
     cameras: dict[str, str] = Field(default_factory=dict)
 
 

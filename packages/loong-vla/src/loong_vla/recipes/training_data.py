@@ -12,6 +12,7 @@ from loong_core.errors import ConfigError, Fault, UserError
 from loong_vla.data.recordings import ACTION, STATE, Recordings, camera_map
 from loong_vla.data.samples import SampleSource
 from loong_vla.data.statistics import (
+    FeatureStatistics,
     Normaliser,
     Statistics,
     pool_statistics,
@@ -19,9 +20,8 @@ from loong_vla.data.statistics import (
     statistics_faults,
     widened,
 )
-from loong_vla.families.pi.config import PiConfig
-from loong_vla.lerobot_folder.processors import FeatureStatistics
-from loong_vla.recipes.training_config import DataSection, SourceSection
+from loong_vla.families.family import PolicyConfig
+from loong_vla.recipes.training_config import DataSection
 
 FEATURES = {STATE: "STATE", ACTION: "ACTION"}
 
@@ -45,8 +45,18 @@ class RobotData:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """A dataset: where it is named, whose it is, and the policy's camera to its feature."""
+
+    path: str
+    embodiment: str
+    recordings: Recordings
+    cameras: dict[str, str]
+
+
 def open_data(
-    data: DataSection, policy: PiConfig, known: dict[str, FeatureStatistics], *, check_videos: bool = True
+    data: DataSection, policy: PolicyConfig, known: dict[str, FeatureStatistics], *, check_videos: bool = True
 ) -> RobotData:
     """Open and check every dataset.
 
@@ -60,7 +70,9 @@ def open_data(
         ConfigError: with every fault of the section and the datasets.
     """
     faults = section_faults(data)
-    opened: list[tuple[SourceSection, Recordings, dict[str, str]]] = []
+    opened: list[_Opened] = []
+    named = {f"data.train.{n}.embodiment": each.embodiment for n, each in enumerate(data.train) if each.embodiment}
+    faults += policy.embodiment_faults(named)
     cache = data.picture_cache_mb * 10**6 // max(1, len(data.train))
     for number, source in enumerate(data.train):
         where = f"data.train.{number}"
@@ -75,9 +87,9 @@ def open_data(
         if check_videos:
             faults += recordings.video_faults()
         if cameras is not None:
-            opened.append((source, recordings, cameras))
+            opened.append(_Opened(source.path, source.embodiment or policy.home_embodiment, recordings, cameras))
     warnings: list[str] = []
-    absent = [camera for camera in policy.cameras if not any(camera in cameras for _, _, cameras in opened)]
+    absent = [camera for camera in policy.cameras if not any(camera in each.cameras for each in opened)]
     if absent and opened and data.missing_cameras == "stop":
         what = f"no dataset has the policy's camera {', '.join(absent)}"
         faults.append(
@@ -90,12 +102,14 @@ def open_data(
         raise ConfigError(faults)
     train: list[SampleSource] = []
     held_out: list[SampleSource] = []
-    for number, (source, recordings, cameras) in enumerate(opened):
+    for number, source in enumerate(opened):
+        recordings = source.recordings
         normalisers = {
             feature: Normaliser.of(
                 statistics[source.embodiment][feature],
                 policy.normalization_of(kind),
                 recordings.metadata.width(feature),
+                clips=policy.clips,
             )
             for feature, kind in FEATURES.items()
         }
@@ -113,10 +127,12 @@ def open_data(
         bound = int(lengths[:kept].sum())
         for sources, frames in ((train, np.arange(bound)), (held_out, np.arange(bound, len(recordings)))):
             if len(frames):
-                sources.append(SampleSource(recordings, cameras, normalisers, offsets, source.embodiment, frames))
+                sources.append(
+                    SampleSource(recordings, source.cameras, normalisers, offsets, source.embodiment, frames)
+                )
     if faults:
         raise ConfigError(faults)
-    weights = [source.weight for source, _, _ in opened if source.weight is not None] or None
+    weights = [source.weight for source in data.train if source.weight is not None] or None
     return RobotData(train, held_out, weights, statistics, warnings)
 
 
@@ -133,28 +149,29 @@ def section_faults(data: DataSection) -> list[Fault]:
     return faults
 
 
-def _width_faults(where: str, recordings: Recordings, policy: PiConfig) -> list[Fault]:
+def _width_faults(where: str, recordings: Recordings, policy: PolicyConfig) -> list[Fault]:
     faults = []
     action, state = (recordings.metadata.width(feature) for feature in (ACTION, STATE))
     if action > policy.max_action_dim:
         what = f"{recordings.root} has actions of {action} numbers, the policy takes {policy.max_action_dim} at most"
         faults.append(Fault(where, what, "raise max_action_dim of the policy"))
-    if not policy.state_in_prompt and state > policy.max_state_dim:
-        what = f"{recordings.root} has states of {state} numbers, the policy takes {policy.max_state_dim} at most"
+    if policy.widest_state is not None and state > policy.widest_state:
+        what = f"{recordings.root} has states of {state} numbers, the policy takes {policy.widest_state} at most"
         faults.append(Fault(where, what, "raise max_state_dim of the policy"))
     return faults
 
 
 def _statistics(
     data: DataSection,
-    policy: PiConfig,
-    opened: list[tuple[SourceSection, Recordings, dict[str, str]]],
+    policy: PolicyConfig,
+    opened: list[_Opened],
     known: dict[str, FeatureStatistics],
     faults: list[Fault],
 ) -> dict[str, FeatureStatistics]:
     """Statistics of each embodiment; what keeps them from being used is added to `faults`."""
     parts: dict[str, dict[str, list[Statistics]]] = {}
-    for source, recordings, _ in opened:
+    for source in opened:
+        recordings = source.recordings
         for feature, kind in FEATURES.items():
             width = recordings.metadata.width(feature)
             mode = policy.normalization_of(kind)

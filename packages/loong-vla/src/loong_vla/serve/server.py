@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
 from loong_core.errors import UserError
-from loong_vla.families.pi.config import IMAGES, STATE
+from loong_vla.data.recordings import IMAGES, STATE
 from loong_vla.policy_runner import PolicyRunner
 from loong_vla.serve.messages import pack, unpack
 

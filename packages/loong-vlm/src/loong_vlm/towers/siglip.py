@@ -88,7 +88,10 @@ class SiglipTower(nn.Module):
         """`[images, 3, size, size]` in [-1, 1] to `[images, patches, hidden]`."""
         # A convolution whose stride is its kernel is a matrix product over patches, which GEMMs do faster.
         size = self.config.patch_size
-        patches = F.pixel_unshuffle(images, size).flatten(2).transpose(1, 2)  # [images, patches, 3 * size * size]
+        return self.encode(F.pixel_unshuffle(images, size).flatten(2).transpose(1, 2))
+
+    def encode(self, patches: Tensor) -> Tensor:
+        """`[images, patches, 3 * patch_size * patch_size]` in [-1, 1] to `[images, patches, hidden]`."""
         kernel = self.patch_embedding.weight.flatten(1)
         x = F.linear(patches, kernel, self.patch_embedding.bias) + self.position_embedding.weight
         for layer in self.layers.values():

@@ -84,11 +84,11 @@ _SERVED = {"use_alternate_vl_dit": True, "use_vlln": True, "add_pos_embed": True
 
 
 def read_head_config(where: str, values: Mapping[str, Any], active: tuple[int, ...] | None = None) -> GrootHeadConfig:
-    """The head that a GR00T N1.7 checkpoint's `config.json` describes.
+    """The head that a GR00T N1.7 or N1.6 checkpoint's `config.json` describes.
 
     Args:
         where: the file, for errors.
-        values: what it says.
+        values: what it says; its `model_type` is `Gr00tN1d6` of N1.6.
         active: embodiments to hold; all by default.
 
     Raises:
@@ -99,8 +99,8 @@ def read_head_config(where: str, values: Mapping[str, Any], active: tuple[int, .
         for key, served in _SERVED.items()
         if values.get(key, served) != served
     ]
-    published = GrootHeadConfig()
-    dit, vl = values.get("diffusion_model_cfg", {}), values.get("vl_self_attention_cfg", {})
+    published = N16 if values.get("model_type") == "Gr00tN1d6" else GrootHeadConfig()
+    dit, vl = values.get("diffusion_model_cfg") or {}, values.get("vl_self_attention_cfg") or {}
     embodiments = values.get("max_num_embodiments", published.embodiments)
     chosen = tuple(range(embodiments)) if active is None else active
     if unknown := [each for each in chosen if not 0 <= each < embodiments]:
@@ -108,6 +108,7 @@ def read_head_config(where: str, values: Mapping[str, Any], active: tuple[int, .
     if faults:
         raise ConfigError(faults)
     return GrootHeadConfig(
+        version=published.version,
         vl_width=values.get("backbone_embedding_dim", published.vl_width),
         num_layers=dit.get("num_layers", published.num_layers),
         num_heads=dit.get("num_attention_heads", published.num_heads),

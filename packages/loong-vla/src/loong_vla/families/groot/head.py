@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +32,14 @@ class Seen:
         features: `[batch, tokens, vl_width]`, of its last kept layer, not normalised.
         images: which tokens are pictures.
         text: which are not, padding left out.
+        there: `[batch, tokens]` bool, which tokens there are among each other; None: padding, if any, is seen as well
+            (as lerobot's policy sees it, so that there a sample's actions depend on the lengths of others' prompts).
     """
 
     features: Tensor
     images: GatheredTokens
     text: GatheredTokens
+    there: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,15 @@ class Acted:
     trained: Tensor | None = None
     keep_state: Tensor | None = None
 
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Acted:
+        """The same on `device`."""
+        moved = {
+            each.name: value.to(device, non_blocking=non_blocking)
+            for each in fields(self)
+            if (value := getattr(self, each.name)) is not None
+        }
+        return replace(self, **moved)
+
 
 class VisionLanguageBlock(nn.Module):
     """Attention among vision-language tokens, then a feed-forward, each behind a layer norm."""
@@ -72,10 +84,10 @@ class VisionLanguageBlock(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform `[batch, tokens, width]`; padding is attended to, as the published models were trained."""
+    def forward(self, x: Tensor, there: Tensor | None) -> Tensor:
+        """Transform `[batch, tokens, width]`, of which those are attended to that are there, or all."""
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        return _finished(self, x, attend(q, k, v, None), self.norm3)
+        return _finished(self, x, attend(q, k, v, there), self.norm3)
 
 
 class ActionBlock(nn.Module):
@@ -183,7 +195,7 @@ class GrootHead(nn.Module):
         """What each crossing block attends to."""
         features = self.vl_norm(seen.features.to(self.vl_norm.weight.dtype))
         for block in self.vl["layers"].values():  # type: ignore[union-attr]
-            features = block(features)
+            features = block(features, seen.there)
         found: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
         for tokens, product, blocks in (
             (seen.text, self.text_kv, self.config.text_blocks),

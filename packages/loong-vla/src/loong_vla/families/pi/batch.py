@@ -120,6 +120,7 @@ class PiCollator:
         pictures: Sequence[dict[str, NDArray[np.uint8]]],
         states: Sequence[NDArray[np.float32]],
         tasks: Sequence[str],
+        embodiments: Sequence[str] | None = None,
     ) -> PiBatch:
         """What is seen, with nothing done yet: noise, actions and time are zeros.
 
@@ -127,6 +128,7 @@ class PiCollator:
             pictures: of each sample, by the policy's camera.
             states: normalised.
             tasks: in words.
+            embodiments: not looked at.
         """
         config = self.config
         images, image_mask = _stack_pictures(pictures, config.cameras, config.image_size)

@@ -7,7 +7,7 @@ folder with other sizes has a second file, `sizes.json`, in the form of `PiSizes
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,6 @@ from loong_core.errors import ConfigError, Fault, UserError
 
 SIZES_FILE = "sizes.json"
 
-IMAGES = "observation.images"
 STATE = "observation.state"
 ACTION = "action"
 
@@ -151,6 +150,44 @@ class PiConfig:
         return self.kind == "pi05"
 
     @property
+    def clips(self) -> bool:
+        """Normalised numbers may lie outside of [-1, 1]."""
+        return False
+
+    @property
+    def home_embodiment(self) -> str:
+        """Whose recordings are meant where a run file does not say."""
+        return "robot"
+
+    @property
+    def widest_state(self) -> int | None:
+        """Numbers that a state may have at most; None where it is told in the prompt."""
+        return None if self.state_in_prompt else self.max_state_dim
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that names of its tensors count."""
+        return self.sizes.language.depth
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the text embedding."""
+        return self.sizes.vocab_size
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of a usual prompt, to reckon with before any is seen."""
+        return self.tokenizer_max_length // 4
+
+    def embodiment_faults(self, names: Mapping[str, str]) -> list[Fault]:
+        """Any name will do."""
+        return []
+
+    def for_embodiments(self, names: Sequence[str]) -> PiConfig:
+        """All embodiments share all weights."""
+        return self
+
+    @property
     def image_tokens(self) -> int:
         """Tokens of one picture."""
         return (self.image_size // self.sizes.vision.patch_size) ** 2
@@ -281,6 +318,20 @@ def read_pi_config(folder: Path, values: Mapping[str, Any]) -> PiConfig:
         lerobot={key: each for key, each in values.items() if key not in known or key == "input_features"},
         **({"tokenizer_max_length": _TOKENIZER_LENGTH[kind]} | shared),
     )
+
+
+def overridden(config: PiConfig, path: Path, overrides: Mapping[str, Any]) -> PiConfig:
+    """The policy with keys of its `config.json` replaced.
+
+    Args:
+        config: the policy.
+        path: its folder, for errors.
+        overrides: keys and their values.
+
+    Raises:
+        ConfigError: with everything that cannot be served.
+    """
+    return replace(read_pi_config(path, config.to_json() | dict(overrides)), sizes=config.sizes)
 
 
 def _read_sizes(folder: Path, values: Mapping[str, Any]) -> PiSizes:

@@ -12,12 +12,12 @@ def cut_into_patches(frames: Tensor, patch: int, merge: int = 1) -> Tensor:
     """Patches of each frame, those of one `merge x merge` square next to each other.
 
     Args:
-        frames: `[frames, height, width, 3]` uint8, sides multiples of `patch * merge`.
+        frames: `[frames, height, width, 3]`, sides multiples of `patch * merge`.
         patch: pixels of a patch's side.
         merge: patches of the side of a square that becomes one token.
 
     Returns:
-        `[frames, patches, 3, patch, patch]` uint8.
+        `[frames, patches, 3, patch, patch]`, of the frames' dtype.
     """
     count, height, width, channels = frames.shape
     rows, columns = height // (patch * merge), width // (patch * merge)
@@ -47,14 +47,14 @@ class Normalisation:
         normalisation, so the results are equal in every bit.
 
         Args:
-            patches: `[patches, 3, frames, patch, patch]` uint8, `frames` either `temporal` or 1: a still image, whose
-                one frame is repeated.
+            patches: `[patches, 3, frames, patch, patch]` bytes, of any dtype and on any device, `frames` either
+                `temporal` or 1: a still image, whose one frame is repeated.
             temporal: frames of a patch.
         """
         count, channels, _, side, _ = patches.shape
-        scale = 1.0 / self.rescale
-        mean = (torch.tensor(self.mean) * scale).view(channels, 1, 1, 1)
-        std = (torch.tensor(self.std) * scale).view(channels, 1, 1, 1)
-        floats = torch.empty(count, channels, temporal, side, side)
+        scale, device = 1.0 / self.rescale, patches.device
+        mean = (torch.tensor(self.mean) * scale).view(channels, 1, 1, 1).to(device)
+        std = (torch.tensor(self.std) * scale).view(channels, 1, 1, 1).to(device)
+        floats = torch.empty(count, channels, temporal, side, side, device=device)
         floats.copy_(patches.expand_as(floats)).sub_(mean).div_(std)
         return floats.view(count, channels * temporal * side * side)

@@ -30,12 +30,14 @@ def resize(frames: Tensor, size: Size, filter: Filter = "bicubic") -> Tensor:
     if tuple(frames.shape[1:3]) == tuple(size):
         return frames.contiguous()
     channels_first = frames.permute(0, 3, 1, 2)
-    # torch resizes bytes by integer arithmetic where the processor has AVX2, save that bilinear needs floats without.
-    as_bytes = filter == "bicubic" or "AVX2" in torch.backends.cpu.get_cpu_capability()
+    # torch resizes bytes by integer arithmetic where the processor has AVX2, save that bilinear needs floats without;
+    # accelerators resize floats only.
+    on_host = frames.device.type == "cpu"
+    as_bytes = on_host and (filter == "bicubic" or "AVX2" in torch.backends.cpu.get_cpu_capability())
     if as_bytes:
         resized = F.interpolate(channels_first, size=list(size), mode=filter, align_corners=False, antialias=True)
     else:
         floats = channels_first.to(torch.float32)
         resized = F.interpolate(floats, size=list(size), mode=filter, align_corners=False, antialias=True)
-        resized = resized.round_().to(torch.uint8)
+        resized = resized.round_().clamp_(0, 255).to(torch.uint8)
     return resized.permute(0, 2, 3, 1).contiguous()

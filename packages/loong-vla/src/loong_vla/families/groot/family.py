@@ -1,0 +1,56 @@
+"""GR00T N1.7 and N1.6 as a family of policies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loong_vla.data.statistics import FeatureStatistics
+from loong_vla.families.family import PolicyFamily
+from loong_vla.families.groot.batch import GrootCollator
+from loong_vla.families.groot.policy import GrootPolicy, groot_policy_loss, prepared, spare_frozen_blocks
+from loong_vla.families.groot.policy_config import SIZES_FILE, VERSIONS, GrootConfig, overridden, read_groot_config
+from loong_vla.families.groot.prompt import groot_tokenizer_faults
+from loong_vla.families.groot.weights import groot_weight_map, handed_on, initialise_groot, stored_names
+from loong_vla.lerobot_folder.groot_processors import read_groot_statistics, write_groot_processors
+
+
+def _written_config(config: GrootConfig, dtype: str) -> dict[str, Any]:
+    """Lerobot refuses keys that it does not know, and its own form has none for the dtype."""
+    return config.to_json()
+
+
+def _write_beside(folder: Path, config: GrootConfig, statistics: Mapping[str, FeatureStatistics], place: str) -> None:
+    """Processors with the first embodiment's statistics, and the model where it is not the published one."""
+    write_groot_processors(folder, config, next(iter(statistics.values())), place)
+    if (sizes := config.sizes_json()) is not None:
+        (folder / SIZES_FILE).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
+
+
+def _read_statistics(folder: Path, config: GrootConfig) -> dict[str, FeatureStatistics]:
+    own = read_groot_statistics(folder)
+    return {config.embodiment: own} if own else {}
+
+
+GROOT = PolicyFamily(
+    name="groot",
+    kinds=tuple(VERSIONS),
+    read_config=read_groot_config,
+    overridden=overridden,
+    config_faults=GrootConfig.faults,
+    build=GrootPolicy,
+    initialise=initialise_groot,
+    weight_map=groot_weight_map,
+    stored=stored_names,
+    handed_on=handed_on,
+    collator=GrootCollator,
+    tokenizer_faults=groot_tokenizer_faults,
+    loss=groot_policy_loss,
+    prepared=prepared,
+    written_config=_written_config,
+    write_beside=_write_beside,
+    read_statistics=_read_statistics,
+    finished=spare_frozen_blocks,
+)

@@ -1,0 +1,419 @@
+"""What a GR00T policy is: lerobot's `config.json`, and the model that it stands on. Imports no torch.
+
+lerobot's file says nothing about the model's sizes, which it takes from the published one; here these ship with the
+package. A folder with another model has it in `sizes.json`, in the form of NVIDIA's `config.json` with the
+vision-language model's own configuration as `backbone_config`. NVIDIA's folders are read too, as what to train from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cache, cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from loong_core.errors import ConfigError, Fault, UserError
+from loong_core.json_text import read_json_object
+from loong_vla.data.recordings import ACTION, STATE
+from loong_vla.families.groot.backbones import eagle_parts, qwen_parts
+from loong_vla.families.groot.config import GrootHeadConfig, read_head_config
+from loong_vla.families.groot.pictures import PictureFrame
+from loong_vlm.parts import ModelParts
+
+SIZES_FILE = "sizes.json"
+IDS_FILE = "embodiment_id.json"
+"""NVIDIA's file of embodiments' numbers."""
+
+Version = Literal["n1.6", "n1.7"]
+VERSIONS: dict[str, Version] = {"groot": "n1.7", "groot_n1_6": "n1.6", "Gr00tN1d7": "n1.7", "Gr00tN1d6": "n1.6"}
+"""By `type` of lerobot's folders (which know N1.7 only) and `model_type` of NVIDIA's."""
+KINDS: dict[Version, str] = {"n1.7": "groot", "n1.6": "groot_n1_6"}
+
+EMBODIMENTS: dict[Version, dict[str, int]] = {
+    "n1.7": {
+        "oxe_droid_relative_eef_relative_joint": 24,
+        "xdof_relative_eef_relative_joint": 27,
+        "xdof_relative_eef_relative_joint_subtask": 27,
+        "real_g1_relative_eef_relative_joints": 25,
+        "real_r1_pro_sharpa_relative_eef": 26,
+        "real_r1_pro_sharpa_relative_eef_human": 26,
+        "real_r1_pro_sharpa_relative_eef_maxinsights": 26,
+        "real_r1_pro_sharpa_relative_eef_mecka": 26,
+        "unitree_g1_full_body_with_waist_height_nav_cmd": 25,
+        "simpler_env_google": 0,
+        "simpler_env_widowx": 1,
+        "libero_sim": 2,
+        "new_embodiment": 10,
+    },
+    "n1.6": {
+        "oxe_google": 0,
+        "oxe_widowx": 1,
+        "libero_panda": 2,
+        "unitree_g1": 8,
+        "new_embodiment": 10,
+        "robocasa_panda_omron": 13,
+        "gr1": 20,
+    },
+}
+"""Numbers of the published models' embodiments; the others of the 32 are free."""
+
+USUAL_PROMPT = 24
+"""Tokens of a usual task and what is written around it."""
+
+_LEROBOT_DEFAULTS: dict[str, Any] = {
+    "n_obs_steps": 1,
+    "device": None,
+    "base_model_path": "nvidia/GR00T-N1.7-3B",
+    "action_decode_transform": None,
+    "use_relative_actions": False,
+    "normalization_mapping": {"VISUAL": "IDENTITY", "STATE": "IDENTITY", "ACTION": "IDENTITY"},
+}
+_UNSERVED = {"use_relative_actions": (False,), "action_decode_transform": (None, "none", "auto")}
+_OWN = ("type", "cameras", "chunk_size", "n_action_steps", "max_state_dim", "max_action_dim", "embodiment_tag",
+        "output_features")  # fmt: skip
+
+
+@cache
+def published(version: Version) -> dict[str, Any]:
+    """The published model in the form of `sizes.json`."""
+    file = files("loong_vla") / "configs" / "groot" / f"gr00t-{version}.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class GrootConfig:
+    """A policy.
+
+    Attributes:
+        version: which GR00T.
+        cameras: names of the pictures it looks at, in order.
+        state_dim: numbers in a robot's state.
+        action_dim: numbers in an action.
+        model: sizes of the model, in the form of `sizes.json`.
+        chunk_size: actions predicted at once, at most the model's horizon.
+        n_action_steps: how many of these are carried out before it looks again.
+        embodiment: whose policy it is first of all.
+        ids: numbers of the embodiments, by name.
+        held: names of the embodiments whose weights are held, in the order in which they are counted; empty: all.
+        lerobot: the rest of lerobot's `config.json`, kept for saving.
+    """
+
+    version: Version
+    cameras: tuple[str, ...]
+    state_dim: int
+    action_dim: int
+    model: Mapping[str, Any] = field(repr=False)
+    chunk_size: int = 40
+    n_action_steps: int = 40
+    embodiment: str = "new_embodiment"
+    ids: Mapping[str, int] = field(default_factory=lambda: EMBODIMENTS["n1.7"], repr=False)
+    held: tuple[str, ...] = ()
+    lerobot: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def clips(self) -> bool:
+        """Normalised numbers are kept within [-1, 1], as the published models were trained."""
+        return True
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of a usual prompt, to reckon with before any is seen."""
+        return USUAL_PROMPT
+
+    @property
+    def kind(self) -> str:
+        """As a folder's `config.json` calls it."""
+        return KINDS[self.version]
+
+    @cached_property
+    def head(self) -> GrootHeadConfig:
+        """The action head, with the embodiments that are held."""
+        active = tuple(dict.fromkeys(self.ids[name] for name in self.held)) or None
+        return read_head_config(SIZES_FILE, self.model, active)
+
+    @cached_property
+    def parts(self) -> ModelParts:
+        """The vision-language model, cut off after the layer that is asked for."""
+        hf, layers = self.model["backbone_config"], int(self.model["select_layer"])
+        if self.version == "n1.7":
+            return qwen_parts(hf, layers)
+        return eagle_parts(hf, layers, (self.frame.height, self.frame.width))
+
+    @cached_property
+    def frame(self) -> PictureFrame:
+        """How pictures are brought to the tower's size."""
+        return PictureFrame.read(self.model)
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of a picture's patches."""
+        patch = self.patch
+        return 1, self.frame.height // patch, self.frame.width // patch
+
+    @property
+    def patch(self) -> int:
+        """Pixels along a side of a patch."""
+        return int(self.model["backbone_config"]["vision_config"]["patch_size"])
+
+    @property
+    def temporal(self) -> int:
+        """Frames that a patch repeats a picture for."""
+        return int(self.model["backbone_config"]["vision_config"].get("temporal_patch_size", 1))
+
+    @property
+    def max_action_dim(self) -> int:
+        """Width that actions are padded to."""
+        return self.head.action_dim
+
+    @property
+    def widest_state(self) -> int | None:
+        """Width that states are padded to."""
+        return self.head.state_dim
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that names of its tensors count; each part's rules count their own."""
+        return self.head.num_layers
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the text embedding."""
+        return self.parts.language.config.vocab_size
+
+    @property
+    def home_embodiment(self) -> str:
+        """Whose policy it is first of all."""
+        return self.embodiment
+
+    def normalization_of(self, feature: str) -> str:
+        """From the range of a feature, or of all but its outermost hundredths, to [-1, 1]."""
+        return "QUANTILES" if self.model.get("use_percentiles", True) else "MIN_MAX"
+
+    def embodiment_faults(self, names: Mapping[str, str]) -> list[Fault]:
+        """Embodiments that have no weights in the model."""
+        faults = []
+        for where, name in names.items():
+            if name in self.ids:
+                continue
+            near = get_close_matches(name, self.ids, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            known = ", ".join(self.ids)
+            what = f"the policy has no embodiment {name!r}"
+            faults.append(Fault(where, what, f"{hint}known: {known}; a robot of your own is new_embodiment"))
+        return faults
+
+    def for_embodiments(self, names: Sequence[str]) -> GrootConfig:
+        """The same policy, first of all that of the first name, holding these embodiments' weights only.
+
+        Raises:
+            ConfigError: some are not known.
+        """
+        if faults := self.embodiment_faults({f"embodiment {name}": name for name in names}):
+            raise ConfigError(faults)
+        return replace(self, embodiment=names[0], held=tuple(names))
+
+    def place_of(self, embodiment: str) -> int:
+        """Of an embodiment, among the weights that are held."""
+        return self.head.active.index(self.ids[embodiment])
+
+    def flops_per_sample(self, cameras: int, prompt_tokens: int) -> float:
+        """Floating-point operations of forward and backward on one sample, with every parameter trained.
+
+        What is not computed is not counted: layers after the last kept one, the vocabulary's head.
+        """
+        head, language = self.head, self.parts.language.config
+        features = cameras * _product(self.parts.projector.feature_grid(self.grid))
+        tokens = features + prompt_tokens
+        products = float(language.matmul_parameters() - language.vocab_size * language.hidden_size) * tokens
+        attention = language.attention.num_heads * language.attention.head_dim * language.num_layers
+        pairs = attention * tokens**2  # causal: half of the pairs, two products each
+        width, vl = head.width, head.vl_width
+        products += head.vl_layers * 12 * vl**2 * tokens
+        pairs += 2 * head.vl_layers * vl * tokens**2
+        products += 2 * vl * width * (len(head.text_blocks) * prompt_tokens + len(head.image_blocks) * features)
+        acting = head.horizon + 1
+        among, crossing = head.num_layers // 2, head.num_layers - head.num_layers // 2
+        products += acting * width**2 * (12 * among + 10 * crossing) + 2 * width**2 * (head.num_layers + 1)
+        seen = len(head.text_blocks) * prompt_tokens + len(head.image_blocks) * features
+        pairs += 2 * width * acting * (among * acting + seen)
+        products += acting * (head.action_dim * width + 3 * width**2 + width * head.output_width)
+        products += acting * head.hidden_width * (head.output_width + head.action_dim)
+        return 6.0 * (products + pairs) + 3.0 * cameras * self.parts.image_flops(self.grid)
+
+    def to_json(self) -> dict[str, Any]:
+        """Lerobot's `config.json`."""
+        stated = self.lerobot.get("input_features", {})
+        shape = [3, self.frame.height, self.frame.width]
+        inputs: dict[str, Any] = {name: stated.get(name, {"type": "VISUAL", "shape": shape}) for name in self.cameras}
+        inputs[STATE] = {"type": "STATE", "shape": [self.state_dim]}
+        return {
+            "type": self.kind,
+            **_LEROBOT_DEFAULTS,
+            **self.lerobot,
+            "chunk_size": self.chunk_size,
+            "n_action_steps": self.n_action_steps,
+            "max_state_dim": self.head.state_dim,
+            "max_action_dim": self.head.action_dim,
+            "embodiment_tag": self.embodiment,
+            "input_features": inputs,
+            "output_features": {ACTION: {"type": "ACTION", "shape": [self.action_dim]}},
+        }
+
+    def sizes_json(self) -> dict[str, Any] | None:
+        """`sizes.json`; None where the model is the published one."""
+        told = dict(self.model)
+        if dict(self.ids) != EMBODIMENTS[self.version]:
+            told["embodiment_ids"] = dict(self.ids)
+        return None if told == published(self.version) else told
+
+    def faults(self, where: str) -> list[Fault]:
+        """What keeps it from being trained or used: parts that contradict each other, or are not told."""
+        faults = []
+        features = "set model.overrides.input_features and output_features, as in lerobot's config.json"
+        if not self.cameras:
+            faults.append(Fault(where, "input_features names no camera", features))
+        for name, dim, most in (
+            (STATE, self.state_dim, self.widest_state),
+            (ACTION, self.action_dim, self.max_action_dim),
+        ):
+            if not dim:
+                faults.append(Fault(where, f"no feature {name} is told", features))
+            elif most is not None and dim > most:
+                faults.append(Fault(where, f"{name} has {dim} numbers, the model takes {most} at most"))
+        if self.chunk_size > self.head.horizon:
+            what = f"chunk_size is {self.chunk_size}, the model's action_horizon {self.head.horizon}"
+            faults.append(Fault(where, what, "lower it"))
+        if self.n_action_steps > self.chunk_size:
+            what = f"n_action_steps is {self.n_action_steps}, of {self.chunk_size} actions that are predicted"
+            faults.append(Fault(where, what, "lower it"))
+        if self.head.vl_width != self.parts.language.config.hidden_size:
+            what = f"backbone_embedding_dim is {self.head.vl_width}, the vision-language model's width "
+            faults.append(Fault(where, what + str(self.parts.language.config.hidden_size), "they are one width"))
+        unit = self.patch * (2 if self.version == "n1.6" else self.parts.tower.merge)
+        if self.frame.height % unit or self.frame.width % unit:
+            what = f"image_target_size is {[self.frame.height, self.frame.width]}, no multiples of {unit} pixels"
+            faults.append(Fault(where, what, f"a feature is {unit} x {unit} pixels"))
+        return faults
+
+
+def read_groot_config(folder: Path, values: Mapping[str, Any]) -> GrootConfig:
+    """The policy that a folder describes.
+
+    Args:
+        folder: lerobot's, which may hold `sizes.json`, or NVIDIA's.
+        values: its `config.json`.
+
+    Raises:
+        UserError: with everything in it that cannot be served.
+    """
+    if "type" in values:
+        return _read_lerobot(folder, values)
+    version = VERSIONS[str(values.get("model_type"))]
+    model = published(version) | {key: each for key, each in values.items() if key in published(version)}
+    return _checked(
+        GrootConfig(
+            version=version,
+            cameras=(),
+            state_dim=0,
+            action_dim=0,
+            model=model,
+            chunk_size=model["action_horizon"],
+            n_action_steps=model["action_horizon"],
+            ids=_ids(folder, version),
+            lerobot={"base_model_path": str(folder)},
+        )
+    )
+
+
+def overridden(config: GrootConfig, path: Path, overrides: Mapping[str, Any]) -> GrootConfig:
+    """The policy with keys of `config.json` or of the model replaced.
+
+    Raises:
+        ConfigError: with everything that cannot be served, and keys that mean nothing.
+    """
+    model = {key: each for key, each in overrides.items() if key in config.model}
+    rest = {key: each for key, each in overrides.items() if key not in config.model}
+    known = {*config.to_json(), *config.model}
+    faults = []
+    for key in rest:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else ""
+            faults.append(Fault(f"model.overrides.{key}", "is no key of the policy", hint))
+    if faults:
+        raise ConfigError(faults)
+    changed = replace(config, model={**config.model, **model})
+    return _read_lerobot(path, config.to_json() | rest, changed)
+
+
+def _read_lerobot(folder: Path, values: Mapping[str, Any], known: GrootConfig | None = None) -> GrootConfig:
+    """From lerobot's keys; the model is `known`'s, or what the folder says."""
+    where, version = str(folder / "config.json"), VERSIONS[str(values["type"])]
+    faults = [
+        Fault(where, f"{key} is {values[key]!r}", f"only {served[0]} is served")
+        for key, served in _UNSERVED.items()
+        if values.get(key, served[0]) not in served
+    ]
+    inputs, outputs = values.get("input_features") or {}, values.get("output_features") or {}
+    model, ids = (known.model, known.ids) if known is not None else _read_model(folder, version, values)
+    if faults:
+        raise ConfigError(faults)
+    kept = {key: each for key, each in values.items() if key not in _OWN}
+    chunk = values.get("chunk_size", model["action_horizon"])
+    return _checked(
+        GrootConfig(
+            version=version,
+            cameras=tuple(name for name, each in inputs.items() if each.get("type") == "VISUAL"),
+            state_dim=_width(inputs, STATE),
+            action_dim=_width(outputs, ACTION),
+            model=model,
+            chunk_size=chunk,
+            n_action_steps=values.get("n_action_steps", chunk),
+            embodiment=values.get("embodiment_tag", "new_embodiment"),
+            ids=ids,
+            lerobot=kept,
+        )
+    )
+
+
+def _read_model(folder: Path, version: Version, values: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, int]]:
+    """The model and its embodiments: `sizes.json`, else the base model where it is on this machine, else published."""
+    if (folder / SIZES_FILE).is_file():
+        told = read_json_object(folder / SIZES_FILE)
+        ids = told.pop("embodiment_ids", EMBODIMENTS[version])
+        if missing := [key for key in ("backbone_config", "select_layer", "image_target_size") if key not in told]:
+            raise UserError(f"{folder / SIZES_FILE} does not describe a GR00T: it has no {', '.join(missing)}")
+        return told, ids
+    base = Path(str(values.get("base_model_path")))
+    if (base / "config.json").is_file():
+        own = read_json_object(base / "config.json")
+        return published(version) | {key: own[key] for key in published(version) if key in own}, _ids(base, version)
+    return published(version), EMBODIMENTS[version]
+
+
+def _ids(folder: Path, version: Version) -> Mapping[str, int]:
+    """Numbers of embodiments, from NVIDIA's file where there is one."""
+    if not (folder / IDS_FILE).is_file():
+        return EMBODIMENTS[version]
+    return {name: int(number) for name, number in read_json_object(folder / IDS_FILE).items()}
+
+
+def _width(features: Mapping[str, Any], name: str) -> int:
+    return int((features.get(name) or {}).get("shape", [0])[0])
+
+
+def _product(grid: tuple[int, int, int]) -> int:
+    return grid[0] * grid[1] * grid[2]
+
+
+def _checked(config: GrootConfig) -> GrootConfig:
+    """The policy, once head and backbone could be read; what a policy still lacks is told by `faults`."""
+    try:
+        _ = config.head, config.frame, config.parts
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{SIZES_FILE} does not describe a GR00T: {type(error).__name__}: {error}") from error
+    return config

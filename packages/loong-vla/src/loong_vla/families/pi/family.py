@@ -1,0 +1,85 @@
+"""Pi0 and Pi0.5 as a family of policies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loong_core.checkpoint.pieces import Piece
+from loong_core.errors import Fault
+from loong_vla.data.prompts import vocabulary_faults
+from loong_vla.data.statistics import FeatureStatistics
+from loong_vla.families.family import PolicyFamily, StoredNames
+from loong_vla.families.pi.batch import PiBatch, PiCollator
+from loong_vla.families.pi.config import SIZES_FILE, PiConfig, overridden, read_pi_config
+from loong_vla.families.pi.loss import pi_loss, prepared
+from loong_vla.families.pi.model import PiPolicy
+from loong_vla.families.pi.weights import HEAD, PREFIX, TABLE, KeyLayout, idle_tensors, initialise_pi, pi_weight_map
+from loong_vla.lerobot_folder.processors import read_statistics_of, write_processors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def _stored(config: PiConfig, names: Collection[str]) -> StoredNames:
+    """Lerobot's names or openpi's; the text embedding may be called by either of two."""
+    lerobot = any(name.startswith(PREFIX["lerobot"]) for name in names)
+    keys: KeyLayout = "lerobot" if lerobot else "openpi"
+    prefix = PREFIX[keys]
+    table = TABLE if prefix + TABLE in names else HEAD
+    harmless = (*idle_tensors(config, keys), prefix + HEAD)
+    own = PREFIX["lerobot"]
+    return StoredNames(
+        pi_weight_map(config, keys, table), harmless, lambda name: name if lerobot else name.removeprefix(own)
+    )
+
+
+def _handed_on(config: PiConfig) -> list[Piece]:
+    return [Piece.whole(name, shape) for name, shape in idle_tensors(config).items()]
+
+
+def _prepared(batch: PiBatch, config: PiConfig) -> PiBatch:
+    return prepared(batch, config.image_size)
+
+
+def _written_config(config: PiConfig, dtype: str) -> dict[str, Any]:
+    return config.to_json() | {"dtype": dtype}
+
+
+def _write_beside(folder: Path, config: PiConfig, statistics: Mapping[str, FeatureStatistics], place: str) -> None:
+    """Processors with the first embodiment's statistics, and sizes where they are not the published ones."""
+    write_processors(folder, config, next(iter(statistics.values())), place)
+    if (sizes := config.sizes_json()) is not None:
+        (folder / SIZES_FILE).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
+
+
+def _read_statistics(folder: Path, config: PiConfig) -> dict[str, FeatureStatistics]:
+    own = read_statistics_of(folder)
+    return {config.home_embodiment: own} if own else {}
+
+
+def _tokenizer_faults(tokenizer: PreTrainedTokenizerBase, config: PiConfig) -> list[Fault]:
+    return vocabulary_faults(tokenizer, config.vocab_size)
+
+
+PI = PolicyFamily(
+    name="pi",
+    kinds=("pi0", "pi05"),
+    read_config=read_pi_config,
+    overridden=overridden,
+    config_faults=lambda config, where: [],
+    build=PiPolicy,
+    initialise=initialise_pi,
+    weight_map=pi_weight_map,
+    stored=_stored,
+    handed_on=_handed_on,
+    collator=PiCollator,
+    tokenizer_faults=_tokenizer_faults,
+    loss=pi_loss,
+    prepared=_prepared,
+    written_config=_written_config,
+    write_beside=_write_beside,
+    read_statistics=_read_statistics,
+)

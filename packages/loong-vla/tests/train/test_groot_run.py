@@ -1,0 +1,143 @@
+"""The commands on GR00T: from a dataset to a policy that acts, on two ranks, stopped and resumed, with faults told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from policy_toys import toy_groot_config, toy_groot_folder, toy_groot_run
+from robot_toys import toy_dataset
+from safetensors.torch import load_file
+
+from loong_core.config import load_run
+from loong_core.errors import UserError
+from loong_vla.check import check_run
+from loong_vla.policy_runner import PolicyRunner
+from loong_vla.recipes.training_config import PolicyTrainingConfig
+
+BACKBONE = "_groot_model.backbone.*"
+DROPPING = {"diffusion_model_cfg": toy_groot_config().model["diffusion_model_cfg"] | {"dropout": 0.2}}
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "loong_vla.cli.main", *arguments], capture_output=True, text=True, timeout=300
+    )
+
+
+def losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def mixture(folder: Path) -> list[dict[str, Any]]:
+    """Two robots, the second with shorter actions, in shares of three to one."""
+    toy_dataset(folder / "dataset")
+    toy_dataset(folder / "other", action_dim=2)
+    return [
+        {"path": str(folder / "dataset"), "embodiment": "arm", "weight": 3.0},
+        {"path": str(folder / "other"), "embodiment": "leg", "weight": 1.0},
+    ]
+
+
+def faults(folder: Path, **changes: Any) -> str:
+    found = check_run(load_run(PolicyTrainingConfig, toy_groot_run(folder, **changes)), 1)
+    return "\n".join(map(str, found.faults))
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run from beginning to end, by the command: two robots, dropout, averages of weights."""
+    folder = tmp_path_factory.mktemp("straight")
+    run = toy_groot_run(
+        folder,
+        data__train=mixture(folder),
+        data__augmentation={},
+        model={"source": str(folder / "policy"), "overrides": DROPPING},
+        train__ema={"decay": 0.5},
+        recompute={"blocks": 2},
+    )
+    done = command("train", str(run))
+    assert done.returncode == 0, done.stderr
+    assert "recompute: 2 modules" in done.stdout + done.stderr
+    return folder
+
+
+def test_a_run_leaves_a_policy_that_acts_for_each_of_its_robots(straight: Path) -> None:
+    assert len(losses(straight / "run")) == 4
+    assert all(np.isfinite(losses(straight / "run")))
+    folder = straight / "run" / "pretrained_model"
+    for robot, width in (("arm", 3), ("leg", 2)):
+        runner = PolicyRunner(folder, device="cpu", embodiment=robot)
+        pictures = {camera: np.zeros((32, 32, 3), np.uint8) for camera in runner.config.cameras}
+        actions = runner.act([pictures], [np.zeros(4, np.float32)], ["task 0"])
+        assert actions.shape == (1, 4, width)
+        assert np.isfinite(actions).all()
+    bank = load_file(folder / "model.safetensors")["_groot_model.action_head.action_encoder.W1.W"]
+    assert [bool(each.any()) for each in bank] == [False, True, False, False, False, True]
+    with pytest.raises(UserError, match="knows no 'new_embodiment'; it was trained on arm, leg"):
+        PolicyRunner(folder, device="cpu", embodiment="new_embodiment")
+
+
+def test_two_ranks_and_a_run_that_was_stopped_take_the_same_steps(straight: Path, tmp_path: Path) -> None:
+    run = straight / "run.yaml"
+    output = f"output={tmp_path / 'ranks'}"
+    assert command("train", str(run), output, "train.stop_at=2").returncode == 0
+    done = command("train", str(run), output, "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(losses(tmp_path / "ranks"), losses(straight / "run"), rtol=2e-5)
+
+
+def test_a_frozen_backbone_is_handed_on_as_it_was(straight: Path, tmp_path: Path) -> None:
+    before = straight / "run" / "pretrained_model"
+    run = toy_groot_run(
+        tmp_path, model=str(before), data__train=mixture(tmp_path), train__freeze=[BACKBONE], train__steps=2
+    )
+    done = command("train", str(run))
+    assert done.returncode == 0, done.stderr
+    assert "parameters are trained" in done.stdout + done.stderr
+    old, new = (load_file(each / "model.safetensors") for each in (before, tmp_path / "run" / "pretrained_model"))
+    changed = {name for name in old if not old[name].equal(new[name])}
+    assert changed
+    assert not [name for name in changed if ".backbone." in name]
+
+
+def test_a_sound_run_has_no_faults_and_is_described(tmp_path: Path) -> None:
+    found = check_run(load_run(PolicyTrainingConfig, toy_groot_run(tmp_path)), 1)
+    assert found.faults == []
+    assert found.facts["policy"].startswith("groot, 4 actions of 3 numbers at once")
+    assert found.facts["normalised"] == "state by QUANTILES, action by QUANTILES"
+
+
+def test_an_embodiment_that_the_model_does_not_have(tmp_path: Path) -> None:
+    toy_dataset(tmp_path / "dataset")
+    told = faults(tmp_path, data__train=[{"path": str(tmp_path / "dataset"), "embodiment": "harm"}])
+    assert (
+        "data.train.0.embodiment: the policy has no embodiment 'harm' (did you mean arm? known: new_embodiment" in told
+    )
+
+
+def test_a_tokenizer_without_marks_of_vision(tmp_path: Path) -> None:
+    run = toy_groot_run(tmp_path)
+    run.write_text(run.read_text().replace("tokenizer: null", "tokenizer: bytes"))
+    found = check_run(load_run(PolicyTrainingConfig, run), 1)
+    assert "tokenizer: the tokenizer" in str(found.faults[0])
+    assert "no token <|image_pad|>" in str(found.faults[0])
+
+
+def test_states_and_actions_wider_than_the_model(tmp_path: Path) -> None:
+    toy_dataset(tmp_path / "dataset", action_dim=6)
+    assert "has actions of 6 numbers, the policy takes 5 at most" in faults(tmp_path)
+
+
+def test_a_horizon_longer_than_the_models_and_a_key_that_there_is_not(tmp_path: Path) -> None:
+    toy_groot_folder(tmp_path / "policy", toy_groot_config(chunk_size=9))
+    assert "chunk_size is 9, the model's action_horizon 4 (lower it)" in faults(tmp_path)
+    model = {"source": str(tmp_path / "policy"), "overrides": {"select_layers": 2}}
+    assert "model.overrides.select_layers: is no key of the policy (did you mean select_layer?)" in faults(
+        tmp_path, model=model
+    )
