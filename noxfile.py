@@ -84,8 +84,8 @@ def layouts_vla(session: nox.Session) -> None:
 def oracle_vla(session: nox.Session) -> None:
     """What lerobot's own policies compute, in its own environment, is what the tests of loong-vla expect of ours.
 
-    lerobot also runs a GR00T policy that is written here and, given a quickstart's folder (`-- runs/vla`), the policy in
-    that; its actions have to be ours.
+    lerobot also runs a GR00T policy that is written here and, with a quickstart's folder (`-- runs/vla`), the policy in
+    it; its actions have to be ours.
     """
     session.install("lerobot[dataset,pi,groot]==0.6.1")
     folder = pathlib.Path(session.create_tmp()) / "golden"
