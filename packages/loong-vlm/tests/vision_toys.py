@@ -10,6 +10,7 @@ from types import MethodType
 from typing import Any
 
 import torch
+from plain_llava_onevision import PlainLlavaOneVision
 from torch import Tensor, nn
 
 from loong_core.checkpoint.weight_map import WeightMap
@@ -93,6 +94,15 @@ INTERNVL_MOE = {
         "moe_intermediate_size": 10, "norm_topk_prob": True,
     },
 }  # fmt: skip
+LLAVA_ONEVISION = {
+    "model_type": "llavaonevision1_5", **TOKENS, "tie_word_embeddings": False,
+    "text_config": {"model_type": "LLaVAOneVision1_5_text", **TEXT, "head_dim": 8, "rope_theta": 5e6},
+    "vision_config": {
+        "model_type": "rice_vit", "depth": 2, "embed_dim": 16, "hidden_size": 16, "hidden_act": "gelu",
+        "intermediate_size": 20, "num_heads": 2, "patch_size": 2, "spatial_merge_size": 2, "temporal_patch_size": 1,
+        "layer_norm_eps": 1e-5, "text_hidden_size": TEXT["hidden_size"],
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,23 +124,30 @@ def randomise(module: nn.Module, seed: int = 0) -> None:
 
 
 def reference(hf: dict[str, Any], seed: int = 0) -> nn.Module:
-    """Transformers' model of a config in float64, without the float32 steps that it takes inside."""
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    """Transformers' model of a config in float64, without the float32 steps that it takes inside.
 
-    config = AutoConfig.for_model(**hf)
-    for each in (config, config.text_config):
-        each._experts_implementation = "eager"  # torch's grouped product, the default, takes no float64
-    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float64, attn_implementation="sdpa")
+    LLaVA-OneVision-1.5, which it has no class of, is read plainly.
+    """
+    model = PlainLlavaOneVision(hf) if hf["model_type"] == "llavaonevision1_5" else _of_transformers(hf)
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = MethodType(_exact_norm, module)
         if type(module).__name__.endswith("TopKRouter"):
             module.forward = MethodType(_exact_router, module)
-    modeling = importlib.import_module(type(model).__module__)
+    modeling: Any = importlib.import_module(type(model).__module__)
     if hasattr(modeling, "apply_rotary_pos_emb_vision"):
         modeling.apply_rotary_pos_emb_vision = _exact_rotation
     randomise(model, seed)
     return model
+
+
+def _of_transformers(hf: dict[str, Any]) -> nn.Module:
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    config = AutoConfig.for_model(**hf)
+    for each in (config, config.text_config):
+        each._experts_implementation = "eager"  # torch's grouped product, the default, takes no float64
+    return AutoModelForImageTextToText.from_config(config, dtype=torch.float64, attn_implementation="sdpa")
 
 
 def _exact_norm(norm: nn.Module, x: Tensor) -> Tensor:
@@ -153,8 +170,8 @@ def _exact_rotation(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Ten
     return rotated(q), rotated(k)
 
 
-def save(model: nn.Module, folder: Path) -> Path:
-    """Save transformers' model as it is, in its own dtype."""
+def save(model: Any, folder: Path) -> Path:
+    """Save a model as it is, in its own dtype."""
     model.save_pretrained(folder)
     return folder
 

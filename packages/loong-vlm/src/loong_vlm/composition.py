@@ -15,7 +15,7 @@ from loong_core.errors import UserError
 from loong_core.json_text import read_json_object
 from loong_llm.families.registry import named_configs as named_language_configs
 from loong_llm.model_config import read_model_config
-from loong_vlm.families.composed import COMPOSED, composed_config
+from loong_vlm.families.composed import COMPOSED, composed_config, leading_to
 from loong_vlm.families.family import VisionFamily
 from loong_vlm.families.registry import find_vision_family, named_vision_configs
 from loong_vlm.model_config import VisionModelConfig, override_parts, read_vision_config
@@ -111,9 +111,7 @@ def _config(
     if family.name == COMPOSED.name or not same_kinds or text_type is None:
         return composed_config(tower, projector, part, base), COMPOSED
     hf = dict(base.hf_config)
-    hf["vision_config"] = dict(tower.hf_config["vision_config"])
-    if "out_hidden_size" in hf["vision_config"]:
-        hf["vision_config"]["out_hidden_size"] = part.config.hidden_size
+    hf["vision_config"] = leading_to(part, tower.hf_config["vision_config"])
     text = {key: value for key, value in part.hf_config.items() if key not in ("architectures", "transformers_version")}
     hf["text_config"] = {**text, "model_type": text_type, **_rope(text, part, base)}
     hf["tie_word_embeddings"] = part.config.tie_embeddings

@@ -19,13 +19,18 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class OneAxis:
-    """Features are numbered as if they were text."""
+    """Features are numbered as if they were text.
 
+    Attributes:
+        frame_by_frame: whether each frame of a video stands in a stretch of its own.
+    """
+
+    frame_by_frame: bool = True
     axes: int = 1
 
     def runs(self, grid: Grid, is_video: bool) -> Sequence[Grid]:
-        """An image stands in one stretch, a video in one for each frame."""
-        return [grid] if not is_video else [(1, *grid[1:])] * grid[0]
+        """See `frame_by_frame`."""
+        return [(1, *grid[1:])] * grid[0] if is_video and self.frame_by_frame else [grid]
 
     def of_run(self, start: int, grid: Grid, seconds: float, is_video: bool) -> tuple[Positions, int]:
         """Numbered one by one."""

@@ -1,4 +1,7 @@
-"""Logits, loss and every gradient of each family equal transformers', in float64, every parameter at random."""
+"""Logits, loss and every gradient of each family equal transformers', in float64, every parameter at random.
+
+LLaVA-OneVision-1.5, which transformers has no class of, equals a plain reading (`plain_llava_onevision`).
+"""
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ from vision_toys import (
     INTERNVL,
     INTERNVL_6B,
     INTERNVL_MOE,
+    LLAVA_ONEVISION,
     QWEN2_5_VL,
     QWEN3_VL,
     QWEN3_VL_MOE,
@@ -35,6 +39,7 @@ CONFIGS = {
     "internvl, qwen3": INTERNVL,
     "internvl, 6b tower, llama": INTERNVL_6B,
     "internvl, mixture of experts": INTERNVL_MOE,
+    "llava-onevision-1.5": LLAVA_ONEVISION,
 }
 
 SAMPLES = {
@@ -120,4 +125,6 @@ def stored_name(name: str, source: VisionModelSource) -> str:
             "lm_head", "language_model.lm_head"
         )
         return name.removeprefix("model.")
+    if source.family.name == "llava_onevision1_5":
+        return name.removeprefix("text.")
     return name

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from vision_toys import (
     INTERNVL_6B,
     INTERNVL_MOE,
+    LLAVA_ONEVISION,
     QWEN2_5_VL,
     QWEN3_VL_MOE,
     QWEN3_VL_TIED,
@@ -49,7 +50,9 @@ def write_layout(source: VisionModelSource, number: int, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("hf", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize(
+    "hf", [*CONFIGS.values(), LLAVA_ONEVISION], ids=[*CONFIGS, "llava-onevision-1.5, without a class of transformers"]
+)
 def test_a_folder_in_any_layout_is_read_and_written_bit_by_bit(hf, tmp_path):
     first = open_vision_model(save(reference(hf), tmp_path / "theirs"))
     batch = batch_of([[3, Shown((1, 4, 4)), 2]], first.parts)

@@ -19,6 +19,7 @@ PARAMETERS = {
     "internvl3.5-30b-a3b": 30_848_730_112,
     "internvl3.5-38b": 38_390_405_504,
     "internvl3.5-8b": 8_528_318_464,
+    "llava-onevision-1.5-4b": 4_741_610_528,
     "qwen2.5-vl-32b": 33_452_718_336,
     "qwen2.5-vl-3b": 3_754_622_976,
     "qwen2.5-vl-72b": 73_410_777_344,
@@ -26,7 +27,7 @@ PARAMETERS = {
     "qwen3-vl-235b-a22b": 235_670_022_896,
     "qwen3-vl-30b-a3b": 31_070_754_032,
 }
-"""Parameters of transformers' class of each, tied tables once."""
+"""Parameters of transformers' class of each, tied tables once; of LLaVA-OneVision-1.5, which has none, as published."""
 
 
 def test_all_named_sizes_are_shipped():

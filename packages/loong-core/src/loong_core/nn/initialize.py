@@ -30,6 +30,8 @@ def initialize(
 ) -> None:
     """Draw matrices and tables from a normal distribution, set norms' weights to one and biases to zero.
 
+    Vectors that are neither have the attribute `drawn`.
+
     Args:
         module: a model, or a stage of one; filled in place.
         weight_map: its family's; canonical names seed the draws.
@@ -40,7 +42,7 @@ def initialize(
 
     @torch.no_grad()
     def fill(parameter: nn.Parameter, placement: Placement) -> None:
-        if parameter.ndim == 1:
+        if parameter.ndim == 1 and not getattr(parameter, "drawn", False):
             parameter.fill_(0.0 if placement.name.endswith("bias") else 1.0)
             return
         drawn = [_normal(piece, seed, std(piece) if callable(std) else std) for piece in placement.pieces]

@@ -25,19 +25,21 @@ if TYPE_CHECKING:
 LAYOUTS: dict[str, PlaceholderLayout] = {"qwen": QwenLayout(), "intern": InternLayout()}
 """How images may be written in the text, by name."""
 
+_WIDTHS = ("out_hidden_size", "text_hidden_size")
+"""What a `vision_config` calls the width of the language model, where it tells it."""
+
 
 def composed_config(
     tower: VisionModelConfig, projector: VisionModelConfig, language: LanguagePart, base: VisionModelConfig
 ) -> dict[str, Any]:
     """The `config.json` of a model of these parts, which writes images as `base` does."""
     meeting = base.parts.meeting
-    vision = dict(tower.hf_config["vision_config"])
-    own = dict(projector.hf_config.get("projector_config") or {"kind": projector.parts.projector_kind.name})
-    for key in ("downsample_ratio", "projector_hidden_act"):
-        if key in projector.hf_config:
-            own[key] = projector.hf_config[key]
-    if "out_hidden_size" in vision:
-        vision["out_hidden_size"] = language.config.hidden_size
+    vision = leading_to(language, tower.hf_config["vision_config"])
+    own = projector.hf_config.get("projector_config")
+    if own is None:
+        told = {**projector.hf_config, **projector.hf_config["vision_config"]}
+        keys = ("downsample_ratio", "projector_hidden_act", "layer_norm_eps")
+        own = {"kind": projector.parts.projector_kind.name} | {key: told[key] for key in keys if key in told}
     return {
         "model_type": "loong_composed",
         "image_token_id": meeting.image_token,
@@ -48,6 +50,11 @@ def composed_config(
         "projector_config": own,
         "text_config": {**language.hf_config, "model_type": language.family.model_types[0]},
     }
+
+
+def leading_to(language: LanguagePart, vision: dict[str, Any]) -> dict[str, Any]:
+    """A `vision_config` with the language model's width where it tells one."""
+    return vision | {key: language.config.hidden_size for key in _WIDTHS if key in vision}
 
 
 def _parts(hf: dict[str, Any]) -> ModelParts:
@@ -62,14 +69,14 @@ def _parts(hf: dict[str, Any]) -> ModelParts:
         language = language_part(find_family(text), text)
     except UserError as error:
         raise UserError(f"the language model of a composed model: {error}") from error
-    sizes = {key: vision[key] for key in ("out_hidden_size",) if key in vision}
+    sizes = {key: vision[key] for key in _WIDTHS if key in vision}
     return ModelParts(
         tower_kind=tower_kind,
         tower=tower,
         projector_kind=projector_kind,
         projector=projector_kind.config({**sizes, **own}, tower, language.config.hidden_size),
         language=language,
-        meeting=Meeting(image, hf.get("video_token_id"), OneAxis(), LAYOUTS[layout]),
+        meeting=Meeting(image, hf.get("video_token_id"), OneAxis(frame_by_frame=layout == "intern"), LAYOUTS[layout]),
     )
 
 

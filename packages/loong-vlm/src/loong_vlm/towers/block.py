@@ -16,6 +16,7 @@ from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear
 from loong_core.nn.norm import NormWeight, ResidualNorm
 from loong_core.parallel.context import ParallelContext
 from loong_kernels import attention, packed_attention, qk_norm_rotary, rms_norm, rotary
+from loong_vlm.towers.axial_rotary import Rotation
 from loong_vlm.towers.block_config import Activation, VisionBlockConfig
 from loong_vlm.towers.patch_order import Segments
 
@@ -26,9 +27,6 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 """By their names in `config.json`."""
-
-Rotation = tuple[Tensor, Tensor]
-"""Cosine and sine, `[patches, head_dim / 2]` each."""
 
 
 class VisionAttention(nn.Module):
@@ -74,13 +72,17 @@ class VisionAttention(nn.Module):
 
     def _project(self, qkv: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         if self.query_norm is None and rotation is not None:
-            return qk_norm_rotary(qkv, *rotation, heads=self.heads, kv_heads=self.heads)
+            q, k, v = qk_norm_rotary(qkv, rotation.cos, rotation.sin, heads=self.heads, kv_heads=self.heads)
+            return (q, k, v) if rotation.learnt is None else (*rotation.learnt.follow(q, k), v)
         q, k, v = qkv.chunk(3, dim=-1)
         if self.query_norm is not None and self.key_norm is not None:
             q = rms_norm(q, self.query_norm(), self.query_norm.eps)
             k = rms_norm(k, self.key_norm(), self.key_norm.eps)
         q, k, v = (each.unflatten(-1, (self.heads, -1)) for each in (q, k, v))
-        return (q, k, v) if rotation is None else (*rotary(q, k, *rotation), v)
+        if rotation is None:
+            return q, k, v
+        q, k = rotary(q, k, rotation.cos, rotation.sin)
+        return (q, k, v) if rotation.learnt is None else (*rotation.learnt.follow(q, k), v)
 
 
 class PlainFeedForward(nn.Module):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from loong_core.parallel.context import ParallelContext
 from loong_vlm.features import TowerFeatures
-from loong_vlm.towers.axial_rotary import axial_tables
+from loong_vlm.towers.axial_rotary import axial_rotation
 from loong_vlm.towers.block import VisionBlock
 from loong_vlm.towers.patch_embedding import PatchEmbedding
 from loong_vlm.towers.patch_order import frames_apart, rows_and_columns, window_order
@@ -38,7 +38,7 @@ class Qwen25Tower(nn.Module):
         frames, windows = frames_apart(grid_thw).to(device), windows.to(device)
         stream = self.patch_embedding(patches)
         stream = stream.unflatten(0, (-1, unit))[order].flatten(0, 1)  # [patches, width] in the order of windows
-        rotation = axial_tables(rows_columns.to(device), config.block.head_dim, ROTARY_THETA, stream.dtype)
+        rotation = axial_rotation(rows_columns.to(device), config.block.head_dim, ROTARY_THETA, stream.dtype)
         added = None
         for number, block in enumerate(self.layers):
             segments = frames if number in config.full_attention else windows

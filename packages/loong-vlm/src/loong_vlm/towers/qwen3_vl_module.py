@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from loong_core.parallel.context import ParallelContext
 from loong_vlm.features import TowerFeatures
-from loong_vlm.towers.axial_rotary import axial_tables
+from loong_vlm.towers.axial_rotary import axial_rotation
 from loong_vlm.towers.block import VisionBlock
 from loong_vlm.towers.patch_embedding import PatchEmbedding
 from loong_vlm.towers.patch_order import frames_apart, rows_and_columns
@@ -42,7 +42,7 @@ class Qwen3Tower(nn.Module):
         stream = self.patch_embedding(patches)
         learnt = (F.embedding(taps, self.positions) * weights[:, :, None]).sum(1)
         stream = stream + learnt.to(stream.dtype)
-        rotation = axial_tables(rows_columns.to(device), config.block.head_dim, ROTARY_THETA, stream.dtype)
+        rotation = axial_rotation(rows_columns.to(device), config.block.head_dim, ROTARY_THETA, stream.dtype)
         frames = frames_apart(grid_thw).to(device)
         added, levels = None, {}
         for number, block in enumerate(self.layers):
