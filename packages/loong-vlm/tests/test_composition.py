@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from vision_toys import INTERNVL, QWEN2_5_VL, QWEN3_VL, TEXT, VOCABULARY, Shown, batch_of, randomise
+from vision_toys import (
+    INTERNVL,
+    LLAVA_ONEVISION,
+    QWEN2_5_VL,
+    QWEN3_VL,
+    TEXT,
+    VOCABULARY,
+    Shown,
+    batch_of,
+    randomise,
+)
 
 from loong_core.errors import UserError
 from loong_core.parallel.context import ParallelContext
@@ -21,6 +31,7 @@ LLAMA = {"model_type": "llama", **TEXT, "hidden_size": 32, "num_key_value_heads"
 MIXTRAL = {
     "model_type": "mixtral", **TEXT, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 12,
 }  # fmt: skip
+INTERNLM2 = {"model_type": "internlm2", **TEXT, "hidden_size": 32, "bias": False}
 QWEN3 = {"model_type": "qwen3", **TEXT, "head_dim": 16}
 QWEN2 = {"model_type": "qwen2", **TEXT}
 
@@ -45,6 +56,9 @@ PAIRS = {
     "InternViT and Mixtral": (INTERNVL, MIXTRAL, "internvl"),
     "a Qwen3-VL tower and Qwen2": (QWEN3_VL, QWEN2, "composed"),
     "a Qwen3-VL tower and Qwen3": (QWEN3_VL, QWEN3, "qwen3_vl"),
+    "a RICE tower and Qwen3": (LLAVA_ONEVISION, QWEN3 | {"hidden_size": 32}, "llava_onevision1_5"),
+    "a RICE tower and InternLM2": (LLAVA_ONEVISION, INTERNLM2, "composed"),
+    "InternViT and InternLM2": (INTERNVL, INTERNLM2, "composed"),
 }
 
 
@@ -71,6 +85,26 @@ def test_unlike_parts_make_a_model_that_has_their_weights_and_survives_a_folder(
     convert(written, tmp_path / "copy", open_model=open_vision_model)
     (again,) = build_stages(open_vision_model(tmp_path / "copy"), ONE, dtype=torch.float64)
     assert torch.equal(again.logits(batch), logits)
+
+
+def test_a_projector_of_one_family_joins_the_tower_and_the_language_model_of_others(tmp_path):
+    tower, words = folder_of(LLAVA_ONEVISION, tmp_path / "tower"), folder_of(INTERNLM2, tmp_path / "words")
+    squares = folder_of(QWEN3_VL, tmp_path / "squares")
+    source = open_vision_model(str(squares), tower=str(tower), language=str(words))
+    kinds = source.parts.tower_kind.name, source.parts.projector_kind.name, source.parts.language.family.name
+    assert (source.family.name, *kinds) == ("composed", "rice", "qwen3_vl_merger", "internlm2")
+    (model,) = build_stages(source, ONE, dtype=torch.float64)
+    shown = Shown((1, 4, 4))
+    film = Shown((3, 2, 4), "video", 1.0)
+    batch = batch_of([[3, shown, 2], [film, 3]], source.parts)
+    model(batch).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_class_token_that_is_new_is_drawn(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAVA_ONEVISION))
+    (model,) = build_stages(open_vision_model(tmp_path), ONE, dtype=torch.float64, initialise="random")
+    assert 0 < model.tower.class_token.std() < 0.1
 
 
 def test_text_alone_is_to_a_grafted_language_model_what_it_was(tmp_path):

@@ -80,17 +80,23 @@ def test_transformers_opens_what_the_family_writes(hf, tmp_path):
     assert all(torch.equal(parameter, expected[name]) for name, parameter in opened.named_parameters())
 
 
-def test_the_authors_own_form_of_internvl_is_the_same_model(tmp_path):
+@pytest.mark.parametrize("language", ["llama", "internlm2"])
+def test_the_authors_own_form_of_internvl_is_the_same_model(language, tmp_path):
+    """That of InternVL2.5 8b and 26b holds InternLM2, which transformers' form calls Llama."""
     theirs = reference(INTERNVL_6B)
     source = open_vision_model(save(theirs, tmp_path / "theirs"))
-    folder = chat_form(source, tmp_path / "chat")
+    folder = chat_form(source, tmp_path / "chat", internlm2=language == "internlm2")
     (folder / "added_tokens.json").write_text(json.dumps({"<IMG_CONTEXT>": 5}))
     chat = open_vision_model(folder)
-    assert chat.family.name == "internvl_chat"
+    assert (chat.family.name, chat.parts.language.family.name) == ("internvl_chat", language)
     (ours,) = build_stages(chat, ONE, dtype=torch.float64)
     batch = batch_of([[3, Shown((2, 4, 4)), 2]], chat.parts)
     expected = theirs(**reference_inputs(batch, 0, source.parts)).logits[0]
     torch.testing.assert_close(ours.logits(batch), expected, rtol=1e-9, atol=1e-11)
+    convert(folder, tmp_path / "out", open_model=open_vision_model)
+    written, stored = (load_file(each / "model.safetensors") for each in (tmp_path / "out", folder))
+    assert written.keys() == stored.keys()
+    assert all(torch.equal(written[name], stored[name]) for name in stored)
 
 
 def test_a_chat_form_without_its_placeholder_is_refused(tmp_path):
@@ -101,7 +107,7 @@ def test_a_chat_form_without_its_placeholder_is_refused(tmp_path):
         open_vision_model(chat_form(source, tmp_path / "chat"))
 
 
-def chat_form(source: VisionModelSource, folder: Path) -> Path:
+def chat_form(source: VisionModelSource, folder: Path, *, internlm2: bool = False) -> Path:
     """A folder in the form of `internvl_chat`, written tensor by tensor from transformers' form of a 6b tower."""
     assert source.weights is not None
     stored = load_file(source.weights.path / "model.safetensors")
@@ -128,10 +134,12 @@ def chat_form(source: VisionModelSource, folder: Path) -> Path:
             new[chat.replace("attention.q_proj", "attn.qkv")] = torch.cat(parts)
         elif "vision_tower" not in name or not ("k_proj" in name or "v_proj" in name):
             new[chat] = values
-    vision = source.hf_config["vision_config"]
+    vision, text = source.hf_config["vision_config"], source.hf_config["text_config"]
+    if internlm2:
+        new, text = as_internlm2(new, text), {**text, "model_type": "internlm2", "bias": False}
     config = {
         "model_type": "internvl_chat", "downsample_ratio": 0.5, "select_layer": -1, "ps_version": "v2",
-        "llm_config": source.hf_config["text_config"],
+        "llm_config": text,
         "vision_config": {
             "model_type": "intern_vit_6b", "hidden_size": 16, "num_hidden_layers": vision["num_hidden_layers"],
             "num_attention_heads": 2, "intermediate_size": 20, "image_size": 8, "patch_size": 2, "hidden_act": "gelu",
@@ -142,3 +150,25 @@ def chat_form(source: VisionModelSource, folder: Path) -> Path:
     save_file(new, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def as_internlm2(tensors: dict[str, torch.Tensor], text: dict) -> dict[str, torch.Tensor]:
+    """Llama's tensors as InternLM2's: for each key-value head its queries, its key and its value in one tensor."""
+    groups, size = text["num_key_value_heads"], text["hidden_size"] // text["num_attention_heads"]
+    names = {
+        "model.embed_tokens": "model.tok_embeddings", "language_model.lm_head": "language_model.output",
+        "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "attention.wo",
+        "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
+    }  # fmt: skip
+    new = {}
+    for name, values in tensors.items():
+        called = name
+        for old, theirs in names.items() if name.startswith("language_model.") else ():
+            called = called.replace(old, theirs)
+        if "self_attn.q_proj" in name:
+            parts = [tensors[name.replace("q_proj", f"{letter}_proj")] for letter in "qkv"]
+            joined = torch.cat([part.view(groups, -1, size, part.shape[1]) for part in parts], dim=1)
+            new[called.replace("self_attn.q_proj", "attention.wqkv")] = joined.flatten(0, 2)
+        elif not ("self_attn.k_proj" in name or "self_attn.v_proj" in name):
+            new[called] = values
+    return new

@@ -1,11 +1,14 @@
 """Every named size is there, reads, and has as many parameters as the published model."""
 
+from math import prod
+from unittest.mock import ANY
+
 import pytest
 import torch
 
 from loong_core.errors import UserError
 from loong_core.parallel.context import ParallelContext
-from loong_vlm.families.registry import named_vision_config, named_vision_configs
+from loong_vlm.families.registry import find_vision_family, named_vision_config, named_vision_configs
 from loong_vlm.model import VisionLanguageModel
 from loong_vlm.model_config import read_vision_config
 
@@ -59,6 +62,37 @@ def test_the_shapes_of_all_tensors_are_those_of_transformers(name):
     inside = model.family.weight_maps(model.parts)[-1]  # by the names that the class itself has
     expected = {name: tuple(parameter.shape) for name, parameter in theirs.named_parameters()}
     assert inside.tensors(0) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in PARAMETERS if name.startswith("internvl")])
+def test_every_internvl_opens_in_the_authors_own_form(name):
+    hf = in_the_authors_form(named_vision_config(name))
+    family = find_vision_family(hf)
+    parts = family.parts(hf)
+    assert family.name == "internvl_chat"
+    assert parts.language.family.name == ("internlm2" if name in ("internvl2.5-8b", "internvl2.5-26b") else ANY)
+    assert parts.parameter_count() == PARAMETERS[name]
+    (weight_map,) = family.weight_maps(parts)
+    tensors = weight_map.tensors(parts.language.config.num_layers)
+    assert sum(prod(shape) for shape in tensors.values()) == PARAMETERS[name]
+    assert all(each.startswith(("vision_model.", "mlp1.", "language_model.")) for each in tensors)
+
+
+def in_the_authors_form(hf: dict) -> dict:
+    """A config of `internvl` as `internvl_chat` tells it."""
+    vision, text = hf["vision_config"], hf["text_config"]
+    llm = {**text, "model_type": "internlm2", "bias": False} if text["model_type"] == "llama" else text
+    return {
+        "model_type": "internvl_chat", "downsample_ratio": hf["downsample_ratio"], "select_layer": -1,
+        "ps_version": "v2", "img_context_token_id": hf["image_token_id"], "llm_config": llm,
+        "vision_config": {
+            "model_type": "intern_vit_6b", "image_size": 448, "patch_size": 14, "hidden_act": vision["hidden_act"],
+            "hidden_size": vision["hidden_size"], "num_hidden_layers": vision["num_hidden_layers"],
+            "num_attention_heads": vision["num_attention_heads"], "intermediate_size": vision["intermediate_size"],
+            "norm_type": vision["norm_type"], "qk_normalization": vision["use_qk_norm"],
+            "qkv_bias": vision["attention_bias"], "layer_norm_eps": vision["layer_norm_eps"],
+        },
+    }  # fmt: skip
 
 
 def test_a_name_that_is_not_known_brings_the_nearest():

@@ -42,6 +42,9 @@ def folder_of(tmp_path, processor, video=None, **config):
 NATIVE = {
     "qwen2_5_vl": dict(patch_size=14, size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 300}, **CLIP),
     "qwen3_vl": dict(patch_size=16, size={"shortest_edge": 64 * 64, "longest_edge": 512 * 512}, **HALF),
+    "llavaonevision1_5": dict(
+        patch_size=14, temporal_patch_size=1, size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 300}, **CLIP
+    ),
 }
 
 
@@ -78,6 +81,13 @@ def test_tiles_are_those_of_internvls_processor(tmp_path, height, width):
 VIDEO = {
     "qwen2_5_vl": lambda: Qwen2VLVideoProcessor(
         size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 20}, do_sample_frames=True, fps=2, **CLIP
+    ),
+    "llavaonevision1_5": lambda: Qwen2VLVideoProcessor(
+        temporal_patch_size=1,
+        size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 20},
+        do_sample_frames=True,
+        fps=2,
+        **CLIP,
     ),
     "qwen3_vl": lambda: Qwen3VLVideoProcessor(size={"shortest_edge": 4096, "longest_edge": 32 * 32 * 60}),
 }
