@@ -14,16 +14,30 @@ import yaml
 from pydantic_core import PydanticUndefined
 
 from loong_core.config import Section
+from loong_dit.recipes.training_config import DiffusionTrainingConfig
 from loong_llm.recipes.training_config import TrainingConfig
+from loong_vla.recipes.training_config import PolicyTrainingConfig
+from loong_vlm.recipes.training_config import VisionTrainingConfig
 
 TARGET = pathlib.Path(__file__).parents[1] / "docs" / "run_files.md"
 INTRODUCTION = """# Run files
 
 A run is one YAML file; any key may be set on the command line as `key.path=value`, which wins. An unknown key is an
-error that names the nearest valid one, and all faults of a file are reported at once. `loong-llm check RUN.yaml` tells
-them without training. The run folder keeps the resolved file as `run.yaml`; continuing a run with another model, data
-or optimizer is refused. (Written from the code by `python -m tools.run_files`.)
+error that names the nearest valid one, and all faults of a file are reported at once. `loong-llm check RUN.yaml` (and
+likewise those of the other programs) tells them without training. The run folder keeps the resolved file as `run.yaml`;
+continuing a run with another model, data or optimizer is refused. (Written from the code by
+`python -m tools.run_files`.)
+
+Below are the keys of a language model's run, then of the other programs' those that differ.
 """
+
+PROGRAMS: dict[str, type[Section]] = {
+    "loong-llm": TrainingConfig,
+    "loong-vlm": VisionTrainingConfig,
+    "loong-vla": PolicyTrainingConfig,
+    "loong-dit": DiffusionTrainingConfig,
+}
+"""Each program's run file; the first is described whole."""
 
 
 def attribute_texts(section: type[Section]) -> dict[str, str]:
@@ -77,24 +91,60 @@ def rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, s
             yield f"`{prefix}{name}`", kind, shown.replace("...", "").strip(), texts.get(name, "")
 
 
-def chapters(section: type[Section], prefix: str = "") -> Iterator[str]:
-    """A table for the section, then one for each section inside it."""
-    yield f"## {prefix.rstrip('.') or 'At the top'}\n\n{summary(section)}\n"
-    table = list(rows(section, prefix))
-    if table:
-        lines = [f"| {' | '.join(row)} |" for row in table]
-        yield "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *lines]) + "\n"
+def table(section: type[Section], prefix: str, known: type[Section] | None) -> str:
+    """The section's plain keys, those left out that `known` has alike."""
+    alike = set(rows(known, prefix)) if known else set()
+    lines = [f"| {' | '.join(row)} |" for row in rows(section, prefix) if row not in alike]
+    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *lines]) + "\n" if lines else ""
+
+
+def chapters(section: type[Section], prefix: str = "", known: type[Section] | None = None) -> Iterator[str]:
+    """A table for the section, then one for each section inside it.
+
+    Args:
+        section: described.
+        prefix: where it is in the file.
+        known: a section that was described before; what this one has alike is left out.
+    """
+    if prefix:
+        yield f"### {prefix.rstrip('.')}\n"
+    yield f"{summary(section)}\n"
+    if own := table(section, prefix, known):
+        yield own
     texts = attribute_texts(section)
     for name, field in section.model_fields.items():
-        if (inner := subsection(field.annotation)) is not None:
-            if name in texts:
-                yield f"`{prefix}{name}`: {texts[name]}\n"
-            yield from chapters(inner, f"{prefix}{name}.")
+        if (inner := subsection(field.annotation)) is None:
+            continue
+        before = known.model_fields.get(name) if known else None
+        described = subsection(before.annotation) if before else None
+        if inner is described:
+            continue
+        if name in texts:
+            yield f"`{prefix}{name}`: {texts[name]}\n"
+        yield from chapters(inner, f"{prefix}{name}.", described)
+
+
+def told_before(section: type[Section], known: type[Section], prefix: str = "") -> Iterator[str]:
+    """Sections and keys that `known` has alike, which `chapters` leaves out."""
+    before = set(rows(known, prefix))
+    yield from (row[0] for row in rows(section, prefix) if row in before)
+    for name, field in section.model_fields.items():
+        inner = subsection(field.annotation)
+        described = subsection(known.model_fields[name].annotation) if name in known.model_fields else None
+        if inner is not None and inner is described:
+            yield f"`{prefix}{name}`"
+        elif inner is not None and described is not None:
+            yield from told_before(inner, described, f"{prefix}{name}.")
 
 
 def document() -> str:
     """The whole page."""
-    return "\n".join([INTRODUCTION, *chapters(TrainingConfig)])
+    (first, whole), *others = PROGRAMS.items()
+    parts = [INTRODUCTION, f"## {first} train\n", *chapters(whole)]
+    for program, config in others:
+        shared = ", ".join(told_before(config, whole))
+        parts += [f"## {program} train\n", *chapters(config, known=whole), f"As those of {first}: {shared}.\n"]
+    return "\n".join(parts)
 
 
 def main() -> int:
