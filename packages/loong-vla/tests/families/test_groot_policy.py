@@ -203,3 +203,24 @@ def test_a_layer_that_cannot_be_the_last_is_told(change: dict[str, int], message
     config = groot_config()
     with pytest.raises(UserError, match=message):
         _ = replace(config, model={**config.model, **change}).parts
+
+
+def test_operations_are_those_that_torch_counts() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = groot_config(held=("robot 2",))
+    policy = groot_policy(config).eval()
+    batch = groot_batch(config, [replace(samples()[0], embodiment="robot 2")])
+    prompt = batch.rows.shape[1] - len(CAMERAS) * config.features
+    with FlopCounterMode(display=False) as counted:
+        policy(batch)
+    # The counter knows no attention on a CPU: of two products over pairs of tokens, half of the causal ones.
+    length, acting, seen = batch.rows.shape[1], config.head.horizon + 1, 2 * prompt + 1 * len(CAMERAS) * config.features
+    attention = 2 * 64 * 3 * length**2  # three layers of the language model
+    attention += 4 * 16 * 4 * len(CAMERAS) * 16**2  # four of the tower, on 16 patches a picture
+    attention += 4 * 24 * 2 * length**2  # two among what is seen
+    attention += 4 * 16 * acting * (3 * acting + seen)  # the head's: three among actions, two on text, one on pictures
+    told = config.flops_per_sample(len(CAMERAS), prompt) / 3
+    assert told == pytest.approx(counted.get_total_flops() + attention, rel=0.02)
+    frozen = config.flops_per_sample(len(CAMERAS), prompt, backbone_trained=False)
+    assert config.flops_per_sample(len(CAMERAS), prompt) / 3 < frozen < config.flops_per_sample(len(CAMERAS), prompt)

@@ -24,6 +24,8 @@ from loong_vla.data.video import OPEN_FILES, CorruptFrame, OpenVideos, VideoFram
 IMAGES = "observation.images"
 STATE = "observation.state"
 ACTION = "action"
+NUMBERS = (STATE, ACTION, "timestamp", "task_index")
+"""Columns that are kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Recordings:
         self.metadata: Metadata = read_metadata(self.root)
         for feature in (STATE, ACTION):
             self.metadata.width(feature)
-        columns = read_columns(self.metadata, [STATE, ACTION, "timestamp", "task_index"])
+        columns = self._numbers()
         self.states: NDArray[np.float32] = columns[STATE]
         self.actions: NDArray[np.float32] = columns[ACTION]
         self._timestamps = columns["timestamp"].astype(np.float64)
@@ -68,6 +70,10 @@ class Recordings:
         self._pictures = PictureTables(self.metadata)
         self._cache: dict[PictureRequest, NDArray[np.uint8]] = {}
         self._cache_room = cache_bytes
+
+    def _numbers(self) -> dict[str, NDArray]:
+        """States, actions, times and tasks of all frames."""
+        return read_columns(self.metadata, NUMBERS)
 
     def __len__(self) -> int:
         """Frames."""

@@ -105,10 +105,6 @@ class PolicyConfig(Protocol):
         """The same policy, holding what these embodiments need."""
         ...
 
-    def flops_per_sample(self, cameras: int, prompt_tokens: int) -> float:
-        """Floating-point operations of forward and backward on one sample, with every parameter trained."""
-        ...
-
     def to_json(self) -> dict[str, Any]:
         """Its `config.json`."""
         ...
@@ -188,6 +184,7 @@ class PolicyFamily:
         write_beside: (folder, policy, statistics by embodiment, where the policy is to be) writes what else belongs
             there: processors, sizes.
         read_statistics: the statistics that a folder's own files hold, by embodiment; empty where there are none.
+        flops: (module, cameras, tokens of a prompt) to the floating-point operations of training on one sample.
         finished: what is done to a module once it is known which of its parameters are trained.
     """
 
@@ -208,4 +205,5 @@ class PolicyFamily:
     written_config: Callable[[Any, str], dict[str, Any]]
     write_beside: Callable[[Path, Any, Mapping[str, FeatureStatistics], str], None]
     read_statistics: Callable[[Path, Any], dict[str, FeatureStatistics]]
+    flops: Callable[[Any, int, int], float]
     finished: Callable[[nn.Module], None] = lambda module: None

@@ -70,7 +70,7 @@ def train_policy(config: PolicyTrainingConfig) -> Progress:
                     forward_step=family.loss,
                     total_steps=total_steps,
                     units_per_step=settings.global_batch_size,
-                    flops_per_unit=policy.flops_per_sample(cameras, policy.prompt_length),
+                    flops_per_unit=family.flops(engine.stages[0], cameras, policy.prompt_length),
                     validation=validation if data.held_out else None,
                     unit="samples",
                 ),

@@ -60,6 +60,8 @@ class DataSection(Section):
         constant_dimensions: what becomes of numbers that never change: `stop` is a fault, `centre` feeds 0.
         missing_cameras: whether a policy's camera that no dataset has is a fault, or left out.
         corrupt_frames: whether a picture that cannot be read stops the run, or another sample takes its place.
+        reader: whether datasets are read by this package (`own`: versions 3.0, 2.1 and 2.0, videos front to back) or by
+            lerobot's library, item by item (`lerobot`: version 3.0, needs the extra `lerobot`); samples are the same.
         picture_cache_mb: decoded pictures that a rank keeps in memory, in MB; for datasets so small that every picture
             comes up many times.
         augmentation: how pictures are changed at random, if the section is given; `augmentation: {}` takes the
@@ -73,6 +75,7 @@ class DataSection(Section):
     constant_dimensions: Literal["stop", "centre"] = "stop"
     missing_cameras: Literal["stop", "leave_out"] = "stop"
     corrupt_frames: Annotated[Literal["stop", "skip"], MAY_CHANGE] = "stop"
+    reader: Annotated[Literal["own", "lerobot"], MAY_CHANGE] = "own"
     picture_cache_mb: Annotated[Whole, MAY_CHANGE] = 0
     augmentation: AugmentationSection | None = None
 

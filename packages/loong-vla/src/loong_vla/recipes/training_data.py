@@ -9,6 +9,7 @@ import numpy as np
 
 from loong_core.config.files import missing_file
 from loong_core.errors import ConfigError, Fault, UserError
+from loong_vla.data.lerobot_recordings import LerobotRecordings
 from loong_vla.data.recordings import ACTION, STATE, Recordings, camera_map
 from loong_vla.data.samples import SampleSource
 from loong_vla.data.statistics import (
@@ -73,13 +74,14 @@ def open_data(
     opened: list[_Opened] = []
     named = {f"data.train.{n}.embodiment": each.embodiment for n, each in enumerate(data.train) if each.embodiment}
     faults += policy.embodiment_faults(named)
+    reader = LerobotRecordings if data.reader == "lerobot" else Recordings
     cache = data.picture_cache_mb * 10**6 // max(1, len(data.train))
     for number, source in enumerate(data.train):
         where = f"data.train.{number}"
         if (fault := missing_file(f"{where}.path", source.path)) is not None:
             faults.append(fault)
             continue
-        recordings = _told(faults, where, lambda s=source: Recordings(s.path, cache_bytes=cache))
+        recordings = _told(faults, where, lambda s=source: reader(s.path, cache_bytes=cache))
         if recordings is None:
             continue
         faults += _width_faults(where, recordings, policy)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -106,7 +105,7 @@ class GrootCollator:
         self._seed = seed
         self._augmentation = augmentation
         self._layout = config.parts.meeting.layout
-        self._repeats = prod(config.parts.projector.feature_grid(config.grid))
+        self._repeats = config.features
 
     def __call__(self, samples: Sequence[RobotSample]) -> GrootBatch:
         """A microbatch of training samples."""

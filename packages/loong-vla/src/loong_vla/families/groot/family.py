@@ -34,6 +34,11 @@ def _read_statistics(folder: Path, config: GrootConfig) -> dict[str, FeatureStat
     return {config.embodiment: own} if own else {}
 
 
+def _flops(policy: GrootPolicy, cameras: int, prompt_tokens: int) -> float:
+    trained = any(each.requires_grad for each in policy.backbone.parameters())
+    return policy.config.flops_per_sample(cameras, prompt_tokens, backbone_trained=trained)
+
+
 GROOT = PolicyFamily(
     name="groot",
     kinds=tuple(VERSIONS),
@@ -52,5 +57,6 @@ GROOT = PolicyFamily(
     written_config=_written_config,
     write_beside=_write_beside,
     read_statistics=_read_statistics,
+    flops=_flops,
     finished=spare_frozen_blocks,
 )

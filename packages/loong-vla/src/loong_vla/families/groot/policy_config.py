@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib.resources import files
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -220,29 +221,42 @@ class GrootConfig:
         """Of an embodiment, among the weights that are held."""
         return self.head.active.index(self.ids[embodiment])
 
-    def flops_per_sample(self, cameras: int, prompt_tokens: int) -> float:
-        """Floating-point operations of forward and backward on one sample, with every parameter trained.
+    def flops_per_sample(self, cameras: int, prompt_tokens: int, *, backbone_trained: bool = True) -> float:
+        """Floating-point operations of forward and backward on one sample.
 
-        What is not computed is not counted: layers after the last kept one, the vocabulary's head.
+        What is not computed is not counted: layers after the last kept one, the vocabulary's head, and the backward of
+        a vision-language model of which nothing is trained.
         """
-        head, language = self.head, self.parts.language.config
-        features = cameras * _product(self.parts.projector.feature_grid(self.grid))
-        tokens = features + prompt_tokens
-        products = float(language.matmul_parameters() - language.vocab_size * language.hidden_size) * tokens
-        attention = language.attention.num_heads * language.attention.head_dim * language.num_layers
-        pairs = attention * tokens**2  # causal: half of the pairs, two products each
-        width, vl = head.width, head.vl_width
-        products += head.vl_layers * 12 * vl**2 * tokens
-        pairs += 2 * head.vl_layers * vl * tokens**2
-        products += 2 * vl * width * (len(head.text_blocks) * prompt_tokens + len(head.image_blocks) * features)
-        acting = head.horizon + 1
-        among, crossing = head.num_layers // 2, head.num_layers - head.num_layers // 2
-        products += acting * width**2 * (12 * among + 10 * crossing) + 2 * width**2 * (head.num_layers + 1)
+        seeing = (3.0 if backbone_trained else 1.0) * self._backbone_flops(cameras, prompt_tokens)
+        return seeing + 3.0 * self._head_flops(cameras, prompt_tokens)
+
+    def _backbone_flops(self, cameras: int, prompt_tokens: int) -> float:
+        """Of a forward: the tower on all pictures, the language model on their features and the prompt."""
+        language = self.parts.language.config
+        tokens = cameras * self.features + prompt_tokens
+        products = language.matmul_parameters() - language.vocab_size * language.hidden_size
+        pairs = language.attention.num_heads * language.attention.head_dim * language.num_layers * tokens**2
+        return 2.0 * (products * tokens + pairs) + cameras * self.parts.image_flops(self.grid)
+
+    def _head_flops(self, cameras: int, prompt_tokens: int) -> float:
+        """Of a forward."""
+        head = self.head
+        width, vl, acting = head.width, head.vl_width, head.horizon + 1
+        features, tokens = cameras * self.features, cameras * self.features + prompt_tokens
         seen = len(head.text_blocks) * prompt_tokens + len(head.image_blocks) * features
-        pairs += 2 * width * acting * (among * acting + seen)
+        crossing = len(head.text_blocks) + len(head.image_blocks)
+        among = head.num_layers - crossing
+        products = head.vl_layers * 12 * vl**2 * tokens + 2 * vl * width * seen
+        products += acting * width**2 * (12 * among + 10 * crossing) + 2 * width**2 * (head.num_layers + 1)
         products += acting * (head.action_dim * width + 3 * width**2 + width * head.output_width)
         products += acting * head.hidden_width * (head.output_width + head.action_dim)
-        return 6.0 * (products + pairs) + 3.0 * cameras * self.parts.image_flops(self.grid)
+        pairs = 2 * head.vl_layers * vl * tokens**2 + 2 * width * acting * (among * acting + seen)
+        return 2.0 * (products + pairs)
+
+    @property
+    def features(self) -> int:
+        """Tokens of one picture."""
+        return prod(self.parts.projector.feature_grid(self.grid))
 
     def to_json(self) -> dict[str, Any]:
         """Lerobot's `config.json`."""
@@ -404,10 +418,6 @@ def _ids(folder: Path, version: Version) -> Mapping[str, int]:
 
 def _width(features: Mapping[str, Any], name: str) -> int:
     return int((features.get(name) or {}).get("shape", [0])[0])
-
-
-def _product(grid: tuple[int, int, int]) -> int:
-    return grid[0] * grid[1] * grid[2]
 
 
 def _checked(config: GrootConfig) -> GrootConfig:

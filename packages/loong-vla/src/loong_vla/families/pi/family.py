@@ -82,4 +82,5 @@ PI = PolicyFamily(
     written_config=_written_config,
     write_beside=_write_beside,
     read_statistics=_read_statistics,
+    flops=lambda policy, cameras, prompt: policy.config.flops_per_sample(cameras, prompt),
 )
