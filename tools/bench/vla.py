@@ -1,11 +1,18 @@
-"""Training steps of Pi0.5, ours against lerobot's, on the same work.
+"""Training steps of Pi0.5 or GR00T N1.7, ours against lerobot's, on the same work.
 
     python -m tools.bench.vla --stack loong,lerobot,lerobot-compiled
+    python -m tools.bench.vla --policy groot --stack loong,lerobot
 
-Each stack runs in a process of its own on one device: 8 samples, 2 cameras of 224 x 224, prompts of 50 to 60 tokens,
-every parameter trained, AdamW and clipping included. lerobot is as its recipe has it (bfloat16, recomputation) and with
-recomputation off and torch.compile on. A row gives the median step of `--steps`, samples/s, model TFLOP/s (as our form
-computes it), MFU and peak memory. A record is appended to docs/benchmarks/vla.jsonl.
+Each stack runs in a process of its own on one device: 8 samples, 2 cameras, AdamW and clipping included.
+Pi0.5: pictures of 224 x 224, prompts of 50 to 60 tokens, every parameter trained; lerobot as its recipe has it
+(bfloat16, recomputation), and with recomputation off and compiled by its own setting (`compile_model`, whose scope is
+the whole `forward`; `--compile-mode` is lerobot's `compile_mode`). GR00T: pictures of 256 x 256, the backbone frozen;
+lerobot's policy has no setting to compile.
+
+Compiling has its own time and is no part of a row's steps: steps before `--warmup` are taken until one takes no longer
+than twice the one before it or `--compile-limit` seconds have gone, and what it took is told. A row gives the median
+step of `--steps`, samples/s, model TFLOP/s (as our form computes it), MFU and peak memory. A record is appended to
+docs/benchmarks/vla.jsonl.
 """
 
 from __future__ import annotations
@@ -33,24 +40,41 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """Run one stack in this process."""
     import torch
 
-    from loong_vla.families.pi.config import PiSizes
-    from tools.bench.vla_stacks.work import TINY, Work, shrunk
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name, compiled = STACKS[arguments.stack]
-    stack = importlib.import_module(f"tools.bench.vla_stacks.{name}")
-    sizes = TINY if arguments.size == "tiny" else shrunk(PiSizes(), arguments.layers)
     prompt = (arguments.prompt[0], arguments.prompt[1])
-    work = Work(sizes, arguments.batch, prompt, device, compiled, arguments.compile_mode)
+    if arguments.policy == "groot":
+        from tools.bench.vla_stacks.groot_work import work_of
+
+        stack = importlib.import_module(f"tools.bench.vla_stacks.groot_{name}")
+        work = work_of(arguments.size, arguments.layers, arguments.batch, prompt, device, compiled)
+    else:
+        from loong_vla.families.pi.config import PiSizes
+        from tools.bench.vla_stacks.work import TINY, Work, shrunk
+
+        stack = importlib.import_module(f"tools.bench.vla_stacks.{name}")
+        sizes = TINY if arguments.size == "tiny" else shrunk(PiSizes(), arguments.layers)
+        work = Work(sizes, arguments.batch, prompt, device, compiled, arguments.compile_mode)
     step = stack.build(work)
     synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     seconds, losses = [], []
-    for number in range(arguments.warmup + arguments.steps):
+
+    def timed() -> float:
         synchronize()
         start = time.perf_counter()
-        losses.append(step(number))
+        losses.append(step(len(losses)))
         synchronize()
-        seconds.append(time.perf_counter() - start)
+        return time.perf_counter() - start
+
+    begin = time.perf_counter()
+    early = [timed()]
+    while compiled and time.perf_counter() - begin < arguments.compile_limit:
+        early.append(timed())
+        if early[-1] < 2 * min(early) and len(early) > 3:
+            break
+    compile_seconds = time.perf_counter() - begin
+    for _ in range(arguments.warmup + arguments.steps):
+        seconds.append(timed())
     if arguments.profile:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             step(0)
@@ -60,15 +84,17 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
     median = statistics.median(seconds[arguments.warmup :])
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     return {
+        "policy": arguments.policy,
         "stack": arguments.stack,
         "size": arguments.size,
-        "layers": sizes.language.depth,
+        "layers": work.layers,
         "batch": work.batch,
         "step_ms": round(median * 1e3, 1),
         "samples_per_second": round(work.batch / median, 2),
         "model_tflops": round(work.flops / median / 1e12, 1),
         "mfu_of_989": round(work.flops / median / 989e12, 4),
         "peak_memory_gib": round(peak, 1),
+        "first_steps_s": round(compile_seconds, 1),
         "first_loss": round(losses[0], 4),
         "last_loss": round(losses[-1], 4),
         "note": stack.NOTE,
@@ -78,11 +104,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
 def main() -> int:
     """Run the stacks asked for and print their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", choices=["pi05", "groot"], default="pi05")
     parser.add_argument("--stack", default="loong,lerobot,lerobot-compiled", help="of " + ", ".join(STACKS))
     parser.add_argument("--size", choices=["full", "tiny"], default="full")
-    parser.add_argument("--layers", type=int, help="of both streams, instead of 18")
+    parser.add_argument("--layers", type=int, help="of both streams, instead of 18; of GR00T's VLM, instead of 16")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--prompt", type=int, nargs=2, default=[50, 60], help="shortest and longest, in tokens")
+    parser.add_argument("--compile-limit", type=float, default=480.0, help="seconds that first steps may take")
     parser.add_argument("--compile-mode", default="default", help="of lerobot-compiled; its own is max-autotune")
     parser.add_argument("--warmup", type=int, default=4)
     parser.add_argument("--steps", type=int, default=10)
@@ -106,7 +134,8 @@ def main() -> int:
         print(
             f"{stack:17} {figures['step_ms']:9.1f} ms {figures['samples_per_second']:8.2f} samples/s "
             f"{figures['model_tflops']:7.1f} TFLOP/s MFU {figures['mfu_of_989']:.1%} "
-            f"{figures['peak_memory_gib']:6.1f} GiB, loss {figures['first_loss']} to {figures['last_loss']}",
+            f"{figures['peak_memory_gib']:6.1f} GiB, loss {figures['first_loss']} to {figures['last_loss']}, "
+            f"first steps {figures['first_steps_s']} s",
             flush=True,
         )
     for stack in rows.keys() - {"loong", "loong-eager"}:

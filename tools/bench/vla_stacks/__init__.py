@@ -1,1 +1,1 @@
-"""Training steps of Pi0.5, one module a stack; each has `build(work)`, which gives a step."""
+"""Training steps of Pi0.5 and GR00T, one module a stack; each has `build(work)`, which gives a step."""

@@ -44,6 +44,11 @@ class Work:
         return PiConfig(kind="pi05", cameras=CAMERAS, state_dim=8, action_dim=7, sizes=self.sizes)
 
     @property
+    def layers(self) -> int:
+        """Of both streams."""
+        return self.sizes.language.depth
+
+    @property
     def flops(self) -> float:
         """Of a step, as our form computes it; a stack that does more has no credit for it."""
         return self.batch * self.config.flops_per_sample(len(CAMERAS), sum(self.prompt) // 2)
