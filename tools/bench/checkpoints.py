@@ -3,7 +3,9 @@
 In one run, on one disk: loading and saving a Hugging Face folder beside plain sequential reads and writes of the same
 bytes; a resume checkpoint of `--nproc` ranks loaded under another layout; and how long training stands still while a
 checkpoint is saved asynchronously. Reads are of files that were just written, so from the page cache where memory holds
-them, for both sides alike; `--cold` drops them first where the kernel allows it. Writes end when bytes are on disk.
+them, for both sides alike and in turn; `--cold` drops them before each read where the kernel allows it. A plain read
+keeps what it reads, as loading does: where files are cached, half its time is the kernel's to give it memory; the
+figure beside it is of one buffer used again and again. Writes end when bytes are on disk.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from loong_llm.recipes.next_token import next_token_loss
 from tools.bench import record
 
 CHUNK = 64 << 20
-TRIALS = 3
+TRIALS = 5
 SHAPES = {
     0.2: {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 10, "vocab_size": 32_768},
     1.0: {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 14, "vocab_size": 32_768},
@@ -46,15 +48,16 @@ SHAPES = {
 FIXED = {"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64}
 
 
-def best(action: Callable[[], Any], prepare: Callable[[], Any] = lambda: None) -> float:
-    """Seconds of the median of a few trials."""
-    found = []
+def medians(*actions: Callable[[], Any], prepare: Callable[[], Any] = lambda: None) -> list[float]:
+    """Seconds of each, the median of a few trials in which they take turns."""
+    found: list[list[float]] = [[] for _ in actions]
     for _ in range(TRIALS):
-        prepare()
-        begin = perf_counter()
-        action()
-        found.append(perf_counter() - begin)
-    return median(found)
+        for action, seconds in zip(actions, found, strict=True):
+            prepare()
+            begin = perf_counter()
+            action()
+            seconds.append(perf_counter() - begin)
+    return [median(seconds) for seconds in found]
 
 
 def plain_write(source: Path, target: Path) -> None:
@@ -72,8 +75,17 @@ def plain_write(source: Path, target: Path) -> None:
 _writing: list[float] = []
 
 
-def plain_read(folder: Path) -> None:
-    """Every byte of a folder's weights into one buffer, one after the other."""
+def plain_read(folder: Path) -> list[bytes]:
+    """Every byte of a folder's weights, one file after the other."""
+    kept = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb", buffering=0) as stream:
+            kept.append(stream.read())
+    return kept
+
+
+def plain_read_again(folder: Path) -> None:
+    """The same into one buffer, over what was read before."""
     buffer = bytearray(CHUNK)
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb", buffering=0) as stream:
@@ -104,7 +116,7 @@ def exchange_format(folder: Path, cold: bool) -> dict[str, float]:
     def save() -> None:
         export_hf(written, source.hf_config, state, context, torch.bfloat16, replace=True)
 
-    save_seconds = best(save)
+    (save_seconds,) = medians(save)
     size = sum(file.stat().st_size for file in written.glob("*.safetensors"))
     copy = folder / "plain"
     copy.mkdir()
@@ -119,8 +131,12 @@ def exchange_format(folder: Path, cold: bool) -> dict[str, float]:
         if cold:
             drop(folder)
 
-    load_seconds = best(lambda: build_stages(opened, context, dtype=torch.bfloat16, initialise="weights"), forget)
-    read_seconds = best(lambda: plain_read(written), forget)
+    load_seconds, read_seconds, again_seconds = medians(
+        lambda: build_stages(opened, context, dtype=torch.bfloat16, initialise="weights"),
+        lambda: plain_read(written),
+        lambda: plain_read_again(written),
+        prepare=forget,
+    )
     return {
         "bytes": size,
         "hf_save_seconds": save_seconds,
@@ -128,6 +144,7 @@ def exchange_format(folder: Path, cold: bool) -> dict[str, float]:
         "save_share_of_plain": median(write_seconds) / save_seconds,
         "hf_load_seconds": load_seconds,
         "plain_read_seconds": read_seconds,
+        "plain_read_into_one_buffer_seconds": again_seconds,
         "load_share_of_plain": read_seconds / load_seconds,
     }
 

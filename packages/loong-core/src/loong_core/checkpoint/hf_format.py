@@ -84,6 +84,16 @@ class StoredTensor:
     begin: int
     end: int
 
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Its dtype."""
+        return DTYPES[self.dtype]
+
+    @property
+    def element_size(self) -> int:
+        """Bytes of a number."""
+        return self.torch_dtype.itemsize
+
 
 def read_header(file: Path) -> tuple[dict[str, StoredTensor], list[Fault]]:
     """The tensors of a file by name, and what is wrong with it; the data is not read."""

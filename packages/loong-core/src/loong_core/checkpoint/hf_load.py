@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from loong_core.checkpoint.hf_fill import fill
 from loong_core.checkpoint.hf_reader import HFFolder, WeightsError
 from loong_core.checkpoint.pieces import Piece
 from loong_core.checkpoint.weight_map import WeightMap
@@ -44,31 +46,31 @@ def load_weights(
     second = {name: first for name, first in (duplicates or {}).items() if name not in expected}
     folder.check(expected, optional={name: expected[first] for name, first in second.items()}, harmless=harmless)
     tied = [name for name in second if name in folder.tensors]
-    faults: list[Fault] = []
+    compared: list[Piece] = []
 
-    def read(piece: Piece) -> Tensor:
-        values = folder.borrow(piece)
-        if fault := folder.not_finite(piece, values):
-            faults.append(fault)
-        for name in tied:
+    def wanted() -> Iterator[tuple[Piece, Tensor]]:
+        for stage in stages:
+            for parameter, placement in weight_map.placements(stage, context):
+                parts = placement.from_local(parameter)
+                if sum(part.numel() for part in parts) < parameter.numel():
+                    parameter.zero_()  # padding
+                compared.extend(placement.pieces)
+                yield from zip(placement.pieces, parts, strict=True)
+
+    faults = [
+        fault for piece in fill(folder, wanted()) if (fault := folder.not_finite(piece, folder.read(piece))) is not None
+    ]
+    for name in tied:
+        for piece in compared:
             if second[name] == piece.name:
-                faults.extend(_differs(folder, piece, values, name))
-        return values
-
-    for stage in stages:
-        for parameter, placement in weight_map.placements(stage, context):
-            values = [read(piece) for piece in placement.pieces]
-            if sum(value.numel() for value in values) < parameter.numel():
-                parameter.zero_()  # padding
-            for part, value in zip(placement.from_local(parameter), values, strict=True):
-                part.copy_(value)
+                faults.extend(_differs(folder, piece, name))
     if faults:
         raise WeightsError(folder.path, faults)
 
 
-def _differs(folder: HFFolder, piece: Piece, values: Tensor, name: str) -> list[Fault]:
+def _differs(folder: HFFolder, piece: Piece, name: str) -> list[Fault]:
     """A fault if the second copy of a tied table is not equal to the first."""
-    other = folder.read(Piece(name, piece.global_shape, piece.offsets, piece.sizes))
+    values, other = folder.read(piece), folder.read(replace(piece, name=name))
     rows = int((other != values).any(dim=-1).sum())
     if not rows:
         return []

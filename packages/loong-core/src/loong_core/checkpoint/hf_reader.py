@@ -1,11 +1,12 @@
 """Reading a Hugging Face model folder: headers first, then only the bytes that are wanted.
 
-Opening a folder reads `config.json` and the safetensors headers. `read` maps a file into memory and copies one box of
-one tensor out of it, so host memory never holds more than what a rank asked for.
+Opening a folder reads `config.json` and the safetensors headers. `read` gives one box of one tensor: straight where
+its bytes lie together, else out of a map of the file, so host memory never holds more than a rank asked for.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loong_core.checkpoint.hf_format import DTYPES, TRANSFORMERS, FolderKind, StoredTensor, read_header
+from loong_core.checkpoint.hf_format import TRANSFORMERS, FolderKind, StoredTensor, read_header
 from loong_core.checkpoint.pieces import Piece
 from loong_core.errors import Fault, UserError
 from loong_core.json_text import read_json_object
@@ -60,7 +61,6 @@ class HFFolder:
         if not self.path.is_dir():
             raise UserError(f"{self.path} is not a folder")
         self.config = read_json_object(self.path / "config.json")
-        self._mapped: dict[Path, np.memmap] = {}
 
     @property
     def has_weights(self) -> bool:
@@ -124,20 +124,40 @@ class HFFolder:
         Raises:
             KeyError: if no tensor has the piece's name.
         """
-        return self.borrow(piece).clone()
+        values = torch.empty(piece.sizes, dtype=self.tensors[piece.name].torch_dtype)
+        self.read_into(piece, values)
+        return values
 
-    def borrow(self, piece: Piece) -> Tensor:
-        """As `read`, without a copy: a view of the file, for whoever copies it elsewhere at once. Not to be written."""
-        stored = self.tensors[piece.name]
-        dtype = DTYPES[stored.dtype]
+    def read_into(self, piece: Piece, out: Tensor) -> None:
+        """As `read`, into a contiguous tensor of the stored dtype and the piece's sizes, on the host.
+
+        May be called by several threads at once.
+        """
         if 0 in piece.sizes:
-            return torch.empty(piece.sizes, dtype=dtype)
-        if stored.file not in self._mapped:
-            self._mapped[stored.file] = np.memmap(stored.file, np.uint8, "r")
-        numbers = self._mapped[stored.file][stored.begin : stored.end].view(f"u{dtype.itemsize}")
+            return
+        stored = self.tensors[piece.name]
+        first = _run_in_file(piece)
+        if first is None:
+            out.copy_(self._mapped_box(piece))
+            return
+        target = memoryview(out.detach().view(-1).view(torch.uint8).numpy())
+        position = stored.begin + first * stored.element_size
+        with stored.file.open("rb", buffering=0) as file:
+            done = 0
+            while done < len(target):
+                count = os.preadv(file.fileno(), [target[done:]], position + done)
+                if not count:
+                    what = f"ends at byte {position + done}, within {piece.name}; it was longer when it was opened"
+                    raise WeightsError(self.path, [Fault(str(stored.file), what, "copy or download the file again")])
+                done += count
+
+    def _mapped_box(self, piece: Piece) -> Tensor:
+        """A view of the file, which only touches the pages that are looked at. Not to be written."""
+        stored = self.tensors[piece.name]
+        numbers = np.memmap(stored.file, np.uint8, "r")[stored.begin : stored.end].view(f"u{stored.element_size}")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            return torch.from_numpy(numbers.reshape(stored.shape)[piece.slices]).view(dtype)
+            return torch.from_numpy(numbers.reshape(stored.shape)[piece.slices]).view(stored.torch_dtype)
 
     def not_finite(self, piece: Piece, values: Tensor) -> Fault | None:
         """A fault that counts the NaN and Inf among values read, or None if there are none."""
@@ -195,6 +215,18 @@ def _no_weights(folder: Path) -> str:
             "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(OTHER_DIR))"
         )
     return f"{folder} has no .safetensors file"
+
+
+def _run_in_file(piece: Piece) -> int | None:
+    """The number of elements before a box whose own lie together; None where they do not."""
+    first, stride, within = 0, 1, True
+    for extent, offset, size in reversed(list(zip(piece.global_shape, piece.offsets, piece.sizes, strict=True))):
+        if not within and size > 1:
+            return None
+        within = within and size == extent
+        first += offset * stride
+        stride *= extent
+    return first
 
 
 def all_finite(values: Tensor) -> bool:
