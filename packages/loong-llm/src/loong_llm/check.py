@@ -24,6 +24,7 @@ from loong_llm.stage_checks import (
     data_faults,
     kept_part_faults,
     precision_faults,
+    router_record_faults,
     stage_faults,
     template_faults,
     trained_part_faults,
@@ -82,7 +83,7 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
         found.faults += batch_faults(config, layout, world_size)
     if model is not None and not found.faults:
         found.faults += trained_part_faults(config, model) + kept_part_faults(config, model)
-        found.faults += precision_faults(config, model)
+        found.faults += precision_faults(config, model) + router_record_faults(config, model)
     cluster = None
     if model is not None and device is not None and not found.faults:
         hardware = device.hardware()

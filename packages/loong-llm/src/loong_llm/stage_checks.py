@@ -184,6 +184,14 @@ def precision_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
     return faults
 
 
+def router_record_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
+    """Choices of experts asked for of a model that has none."""
+    if config.logging.router_choices_every is None or model.config.mixtures:
+        return []
+    what = f"would be ignored: {model.name} has no routers"
+    return [Fault("logging.router_choices_every", what, "remove it")]
+
+
 def _source_faults(config: TrainingConfig, key: str, sources: Sequence[SourceSection]) -> list[Fault]:
     """The faults of each kind's sources; those of a mixture keep their own numbers."""
     faults = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from layout_cases import MODELS, Case, batches
-from layout_choices import Choices, Rows, by_microbatch, own_rows
+from layout_choices import Choices
 from safetensors.torch import save_file
 from torch import Tensor
 from toy_models import named_gradients, randomise
@@ -23,7 +23,7 @@ from loong_core.engine.fsdp.engine import FsdpEngine
 from loong_core.engine.megatron.engine import MegatronEngine
 from loong_core.engine.settings import EngineSettings
 from loong_core.nn.decoder import Decoder
-from loong_core.nn.moe.choices import recorded_choices
+from loong_core.nn.moe.choices import ChoicesOfRows, Rows, by_microbatch, own_rows, recorded_choices
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_llm.model import build_stages, open_model
@@ -97,7 +97,7 @@ def alone(folder: Path, data: str) -> tuple[float, dict[str, Tensor], Choices]:
     total.backward()
     tokens = sum(int((batch.labels != IGNORED_LABEL).sum()) for batch in whole)
     gradients = {name: value / tokens for name, value in named_gradients(model, source.weight_map, context).items()}
-    return total.item() / tokens, gradients, by_microbatch(recorded, own_rows(whole, context), 0)
+    return total.item() / tokens, gradients, _of_step(0, by_microbatch(recorded, own_rows(whole, context)))
 
 
 def run_case(case: Case, folder: Path) -> Outcome:
@@ -153,4 +153,8 @@ def _step(
     with recorded_choices(engine.stages, context) as recorded:
         result = engine.accumulate(microbatches, next_token_loss)
     gradients = [(piece.piece, piece.tensor.clone()) for piece in engine.gradient_pieces()]
-    return Step(result.loss, engine.grad_norm(), gradients, by_microbatch(recorded, rows, number))
+    return Step(result.loss, engine.grad_norm(), gradients, _of_step(number, by_microbatch(recorded, rows)))
+
+
+def _of_step(number: int, choices: ChoicesOfRows) -> Choices:
+    return {(number, *key): value for key, value in choices.items()}

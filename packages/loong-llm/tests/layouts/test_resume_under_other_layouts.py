@@ -1,17 +1,15 @@
 """A run that goes on under other layouts, on other numbers of ranks, is the run of one rank."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
-from layout_choices import differing
 
-from loong_core.parallel.launch import launch
 from loong_core.train.metrics import read_rows
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "llm"
-HERE = Path(__file__).parent
 PARTS = {
     "tensor 2 x expert 2 to step 10, pipeline 2 to 15, one rank to 20": [
         (4, "layout.tensor=2", "layout.expert=2", "train.stop_at=10"),
@@ -27,15 +25,14 @@ PARTS = {
 
 
 def train(folder, parts):
-    """Run `examples/llm/tiny_moe.yaml` part after part; losses by step, and what routers chose on each rank."""
-    (folder / "choices").mkdir(parents=True)
+    """Run `examples/llm/tiny_moe.yaml` part after part into a run folder."""
     files = {"data.train": EXAMPLES / "tiny.txt", "data.validation": EXAMPLES / "tiny_held_out.txt", "output": folder}
     for nproc, *overrides in parts:
-        arguments = ["train", EXAMPLES / "tiny_moe.yaml", *(f"{key}={path}" for key, path in files.items()), *overrides]
-        command = [sys.executable, HERE / "recorded_train.py", folder / "choices", *arguments]
-        assert launch([str(part) for part in command], nproc, log_dir=folder / "logs") == 0
-    losses = {row["step"]: row["loss"] for row in read_rows(folder / "metrics.jsonl")}
-    return losses, [torch.load(path) for path in sorted((folder / "choices").glob("*.pt"))]
+        arguments = [EXAMPLES / "tiny_moe.yaml", "--nproc", nproc, *(f"{key}={path}" for key, path in files.items())]
+        command = [sys.executable, "-m", "loong_llm.cli.main", "train", *arguments, *overrides]
+        ended = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +43,15 @@ def one_rank(tmp_path_factory):
 @pytest.mark.whole_matrix
 @pytest.mark.parametrize("name", PARTS)
 def test_a_run_that_goes_on_under_other_layouts_ends_with_the_loss_of_one_rank(name, one_rank, tmp_path, say):
-    losses, (expected,) = one_rank
-    found, choices = train(tmp_path, PARTS[name])
-    assert sorted(found) == list(range(1, 21))
-    different, total = differing(choices, expected)
-    distance = abs(found[20] - losses[20])
-    say(f"{name}: loss {found[20]:.7f}, on one rank {losses[20]:.7f}; {different} of {total:,} router choices differ")
-    assert total >= 20 * 8 * 128 * 2 * 2, "steps x sequences x tokens x layers x choices"
-    assert distance < (1e-5 if different == 0 else 1e-3)
+    run = train(tmp_path / "run", PARTS[name])
+    compared = subprocess.run(
+        [sys.executable, "-m", "loong_core.cli.main", "compare", run, one_rank], capture_output=True, text=True
+    )
+    assert compared.returncode == 0, compared.stderr
+    say(f"{name}:\n{compared.stdout}")
+    (count,) = re.findall(r"([\d,]+) of ([\d,]+) router choices differ, in 20 steps", compared.stdout)
+    different, total = (int(number.replace(",", "")) for number in count)
+    assert total == 20 * 8 * 128 * 2 * 2, "steps x sequences x tokens x layers x choices"
+    losses, expected = ([row["loss"] for row in read_rows(folder / "metrics.jsonl")] for folder in (run, one_rank))
+    assert len(losses) == len(expected) == 20
+    assert abs(losses[-1] - expected[-1]) < (1e-5 if different == 0 else 1e-3)

@@ -101,3 +101,9 @@ def test_adapters_need_weights_and_leave_nothing_to_freeze(check):
 
 def test_merging_is_for_the_megatron_engine(check):
     assert "engine fsdp does not merge adapters" in said(check("engine=fsdp", "lora.merge=true"))
+
+
+def test_router_choices_of_a_dense_model_are_told_to_be_ignored(check):
+    found = check("logging.router_choices_every=1")
+    assert "logging.router_choices_every would be ignored" in said(found)
+    assert "has no routers" in said(found)

@@ -21,7 +21,7 @@ from loong_llm.check import (
 )
 from loong_llm.model_config import layout_faults
 from loong_llm.recipes.trained_model import choose_trained
-from loong_llm.stage_checks import told_faults
+from loong_llm.stage_checks import router_record_faults, told_faults
 from loong_llm.tokenizer import load_tokenizer, tokenizer_faults
 from loong_vlm.data.corpus import vision_faults
 from loong_vlm.recipes.fine_tuning import open_run_model, vision_encoder, vision_sources
@@ -69,7 +69,7 @@ def check_run(loaded: Loaded[VisionTrainingConfig], world_size: int) -> Findings
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
     if source is not None and not found.faults:
-        found.faults += _trained_faults(config, source)
+        found.faults += _trained_faults(config, source) + router_record_faults(config, source)
     if source is not None and device is not None and not found.faults and device.torch_type == "cpu":
         found.here += host_memory_faults(config, source, device, world_size)
     if config.data.cache and (fault := unwritable("data.cache", config.data.cache)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loong_core.cli import devices, doctor, models, ops, plot, tune
+from loong_core.cli import compare, devices, doctor, models, ops, plot, tune
 from loong_core.cli.app import make_app
 from loong_core.cli.entry import run_app
 
@@ -16,6 +16,7 @@ app = make_app(
         "models": models.models,
         "tune": tune.tune,
         "plot": plot.plot,
+        "compare": compare.compare,
     },
 )
 

@@ -74,6 +74,11 @@ class RunFolder:
         """Traces and memory snapshots."""
         return self.root / "profile"
 
+    @property
+    def router_choices(self) -> Path:
+        """Which experts routers chose, a folder a step, where that is recorded."""
+        return self.root / "router_choices"
+
     def faults(self, config: Section) -> list[Fault]:
         """Why `config` may not continue the run that is in this folder; empty where it may, or there is none."""
         if (fault := unwritable("output", str(self.root))) is not None:

@@ -228,11 +228,14 @@ class LoggingSection(Section):
         every: steps from one line on the console to the next.
         tensorboard: whether to write event files, from the extra `loong-core[tensorboard]`.
         wandb: Weights & Biases, if its section is given.
+        router_choices_every: steps from one whose choices of experts are kept, in `router_choices/` of the run folder,
+            to the next; `loong compare` counts those that differ between two runs.
     """
 
     every: Count = 1
     tensorboard: bool = False
     wandb: WandbSection | None = None
+    router_choices_every: Count | None = None
 
 
 class PartsSection(Section):

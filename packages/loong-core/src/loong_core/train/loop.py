@@ -19,6 +19,7 @@ from loong_core.train.exports import Exports
 from loong_core.train.guards import FiniteGuard, SpikeGuard
 from loong_core.train.hang_watch import HangWatch
 from loong_core.train.profile import StepProfiler
+from loong_core.train.router_record import RouterRecord
 from loong_core.train.run import Run
 from loong_core.train.schedule import learning_rate
 from loong_core.train.signals import SignalWatch
@@ -144,6 +145,9 @@ def train(run: Run, work: Work) -> Progress:
     spikes = SpikeGuard(settings.spike, progress.losses)
     first = progress.step + 1
     exports = Exports(run.folder, run.config.checkpoint.export_every, total, work.export, run.say)
+    record = RouterRecord(
+        run.folder.router_choices, run.config.logging.router_choices_every, engine, run.context, after=progress.step
+    )
     run.reporter.begin(progress.step, last, total)
     if progress.step >= last:
         run.say(f"nothing to train: the run is at step {progress.step} of {total}")
@@ -174,7 +178,8 @@ def train(run: Run, work: Work) -> Progress:
                     ) from None
                 clock.data_ready()
                 watch.mark(step, "computing")
-                loss = engine.accumulate(microbatches, finite.forward_step)
+                with record.of(step, microbatches):
+                    loss = engine.accumulate(microbatches, finite.forward_step)
                 grad_norm = engine.grad_norm()
                 finite.check(step, loss, grad_norm)
                 spike = spikes.judge(step, loss.loss)

@@ -6,13 +6,16 @@ then differ by more than rounding. Comparisons therefore count the choices that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from loong_core.data.batch import PackedBatch
+from loong_core.data.context_cut import own_shares
 from loong_core.nn.moe.router import Router, Routing
 from loong_core.nn.recompute import repeating
 from loong_core.parallel.collectives import gather_tokens
@@ -20,6 +23,12 @@ from loong_core.parallel.context import ParallelContext
 
 Choices = dict[str, list[Tensor]]
 """By the router's name: for each forward its tokens' experts, `[tokens, top_k]` int64 on the host, sorted."""
+
+Rows = list[tuple[int, Tensor]]
+"""Of each microbatch of a rank: its number in the step, and which of its rows the rank has."""
+
+ChoicesOfRows = dict[tuple[int, str], tuple[Tensor, Tensor]]
+"""By microbatch and router: rows of the microbatch, and the experts chosen for them, `[rows, top_k]` sorted."""
 
 
 @contextmanager
@@ -53,6 +62,24 @@ def recorded_choices(modules: Iterable[nn.Module], context: ParallelContext) -> 
             handle.remove()
 
 
+def own_rows(microbatches: Sequence[PackedBatch], context: ParallelContext) -> Rows:
+    """Of this data rank's microbatches of a step the rows that this context rank has."""
+    numbered = [
+        replace(batch, tokens=torch.arange(batch.tokens.shape[0], device=batch.tokens.device)) for batch in microbatches
+    ]
+    numbers = range(context.data.rank, len(microbatches) * context.data.size, context.data.size)
+    return list(zip(numbers, [part.tokens.cpu() for part in own_shares(numbered, context)], strict=True))
+
+
+def by_microbatch(recorded: Choices, rows: Rows) -> ChoicesOfRows:
+    """What was recorded forward by forward as the choices of a step's microbatches."""
+    found: ChoicesOfRows = {}
+    for name, forwards in recorded.items():
+        for (microbatch, held), chosen in zip(rows, forwards, strict=True):
+            found[microbatch, name] = (held, chosen[: held.shape[0]])
+    return found
+
+
 def differing_choices(ours: Mapping[str, list[Tensor]], theirs: Mapping[str, list[Tensor]]) -> int:
     """How many of the choices of experts in `ours` are not in `theirs`; of tokens that both have.
 
@@ -65,6 +92,11 @@ def differing_choices(ours: Mapping[str, list[Tensor]], theirs: Mapping[str, lis
     for name, forwards in ours.items():
         for mine, other in zip(forwards, theirs[name]):
             tokens = min(mine.shape[0], other.shape[0])
-            found = (mine[:tokens, :, None] == other[:tokens, None, :]).any(-1)
-            different += int(torch.logical_not(found).sum())
+            different += count_differing(mine[:tokens], other[:tokens])
     return different
+
+
+def count_differing(ours: Tensor, theirs: Tensor) -> int:
+    """How many experts chosen in `ours`, `[tokens, top_k]`, are not among those of `theirs` for the same token."""
+    found = (ours[:, :, None] == theirs[:, None, :]).any(-1)
+    return int(torch.logical_not(found).sum())
