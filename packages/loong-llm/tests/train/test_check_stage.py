@@ -105,5 +105,5 @@ def test_merging_is_for_the_megatron_engine(check):
 
 def test_router_choices_of_a_dense_model_are_told_to_be_ignored(check):
     found = check("logging.router_choices_every=1")
-    assert "logging.router_choices_every would be ignored" in said(found)
+    assert "logging.router_choices_every: would be ignored" in said(found)
     assert "has no routers" in said(found)
