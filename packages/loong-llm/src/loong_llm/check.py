@@ -22,6 +22,7 @@ from loong_llm.planning import cluster_of, memory_faults, planned_peak
 from loong_llm.recipes.training_config import TrainingConfig
 from loong_llm.stage_checks import (
     data_faults,
+    four_bit_faults,
     kept_part_faults,
     precision_faults,
     router_record_faults,
@@ -84,6 +85,7 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     if model is not None and not found.faults:
         found.faults += trained_part_faults(config, model) + kept_part_faults(config, model)
         found.faults += precision_faults(config, model) + router_record_faults(config, model)
+        found.faults += four_bit_faults(config, model, device)
     cluster = None
     if model is not None and device is not None and not found.faults:
         hardware = device.hardware()
@@ -231,7 +233,8 @@ def run_facts(
         facts["memory"] = f"about {peak:.2f} GiB a rank on an accelerator"
     if config.lora is not None:
         written = "merged into the model" if config.lora.merge else "saved as adapters"
-        facts["adapters"] = f"of rank {config.lora.rank} on {config.lora.targets}, {written}"
+        base = " over matrices in 4 bits" if config.lora.base else ""
+        facts["adapters"] = f"of rank {config.lora.rank} on {config.lora.targets}{base}, {written}"
     elif not _trains_all(config):
         facts["frozen"] = f"all but {config.train.train_only}" if config.train.train_only else f"{config.train.freeze}"
     if model.weights is not None and config.model.initialise != "random":

@@ -24,6 +24,12 @@ _UNFINISHED = "\ufffd"
 _PATIENCE = 8
 """Tokens to wait for a character's other bytes; a character has at most four."""
 
+Prompt = str | Sequence[int]
+"""A text, or ids."""
+
+Ended = Literal["end", "stop", "length"]
+"""Why no more is written."""
+
 OnText = Callable[[int, str], None]
 """Called with the number of a prompt and the text that was added to it."""
 
@@ -34,15 +40,16 @@ class Generation:
 
     Attributes:
         prompt: as given.
-        text: what follows it.
+        text: what follows it, a stop sequence and what its last token says after it included.
         tokens: its ids, without the end-of-text token.
-        ended: `end` for an end-of-text token, `length` for the number of tokens asked for or that the model can take.
+        ended: `end` for an end-of-text token, `stop` for a stop sequence, `length` for the number of tokens asked for
+            or that the model can take.
     """
 
-    prompt: str
+    prompt: Prompt
     text: str
     tokens: list[int]
-    ended: Literal["end", "length"]
+    ended: Ended
 
 
 def chat_prompts(model: OpenedModel, said: Sequence[str], system: str | None = None) -> list[str]:
@@ -59,10 +66,11 @@ def chat_prompts(model: OpenedModel, said: Sequence[str], system: str | None = N
 @torch.no_grad()  # not inference mode: a model in training writes samples too, and keeps what it makes here
 def generate(
     model: OpenedModel,
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     sampling: Sampling | None = None,
     *,
     max_new_tokens: int = 128,
+    stop: Sequence[str] = (),
     rendered: bool = False,
     on_text: OnText | None = None,
 ) -> list[Generation]:
@@ -73,6 +81,7 @@ def generate(
         prompts: beginnings; an empty one begins a new document.
         sampling: how tokens are chosen; None: the best one every time.
         max_new_tokens: of each prompt.
+        stop: texts that end what is written when they occur in it.
         rendered: whether a chat template wrote the prompts: their special tokens then stand in the text, and the
             tokenizer adds none.
         on_text: told of text as it comes, in whole characters.
@@ -94,7 +103,7 @@ def generate(
     generators = sampling.generators(len(prompts))
     streams = [TextStream(model.tokenizer) for _ in prompts]
     written: list[list[int]] = [[] for _ in prompts]
-    ended: list[Literal["end", "length"] | None] = [None] * len(prompts)
+    ended: list[Ended | None] = [None] * len(prompts)
     cache = KeyValueCache(len(prompts), max(map(len, ids)) + max(room))
     fresh = list(ids)
     while True:
@@ -109,6 +118,8 @@ def generate(
                 text = streams[number].add([] if token in ends else [token], last=ended[number] is not None)
                 if text and on_text is not None:
                     on_text(number, text)
+                if text and ended[number] is None and any(each and each in streams[number].text for each in stop):
+                    ended[number] = "stop"
             # A sequence that has ended is fed on, unread, so that all of them stay in step.
             fresh[number] = [token]
         if all(ended):
@@ -136,15 +147,18 @@ def _last_scores(model: OpenedModel, fresh: Sequence[Sequence[int]], cache: KeyV
     return logits[packed.cu_seqlens[1:].long().to(model.device) - 1]
 
 
-def _encode(model: OpenedModel, prompt: str, number: int, rendered: bool) -> list[int]:
+def _encode(model: OpenedModel, prompt: Prompt, number: int, rendered: bool) -> list[int]:
     tokenizer = model.tokenizer
-    try:
-        prompt.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"prompt {number} is not UTF-8 at character {error.start}; give it as UTF-8 text") from None
-    ids = list(tokenizer(prompt, add_special_tokens=not rendered).input_ids)
-    if not rendered and ids and ids[-1] == tokenizer.eos_token_id:
-        ids.pop()
+    if isinstance(prompt, str):
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError(f"prompt {number} is not UTF-8 at character {error.start}; give it as UTF-8 text") from None
+        ids = list(tokenizer(prompt, add_special_tokens=not rendered).input_ids)
+        if not rendered and ids and ids[-1] == tokenizer.eos_token_id:
+            ids.pop()
+    else:
+        ids = list(prompt)
     if not ids:
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
         if start is None:

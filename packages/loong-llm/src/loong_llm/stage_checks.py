@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 from loong_core.data.checks import source_faults
 from loong_core.data.sources import SourceSpec, weights_of
 from loong_core.device.cpu import CpuDevice
+from loong_core.device.protocol import Device
 from loong_core.errors import Fault, UserError
+from loong_core.nn import four_bit
 from loong_core.nn.decoder import Decoder
+from loong_core.nn.lora import is_adaptable
 from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
 from loong_core.precision.apply import chosen_by_name
@@ -154,6 +157,30 @@ def trained_part_faults(config: TrainingConfig, model: ModelSource) -> list[Faul
         what = f"adapts a model whose weights are drawn at random: {config.model.source} brings none that are loaded"
         return [Fault("lora", what, "name a folder with weights as model.source, or train all weights")]
     return told_faults(lambda: choose_trained(config, model, (), ParallelContext.single()), "lora")
+
+
+def four_bit_faults(config: TrainingConfig, model: ModelSource, device: Device | None) -> list[Fault]:
+    """Why frozen matrices cannot be kept in 4 bits, where that is asked for."""
+    if config.lora is None or config.lora.base is None:
+        return []
+    faults = []
+    if config.fp8 is not None:
+        what = "keeps matrices in 4 bits, and fp8 makes products of matrices in 8"
+        faults.append(Fault("lora.base", what, "keep one of the two"))
+    if any(rule.experts for rule in model.weight_map.rules):
+        what = f"rounds linear layers, and most of {config.model.source} is experts, which would stay as they are"
+        faults.append(Fault("lora.base", what, "leave it out"))
+    tensor = config.layout.tensor
+    for rule in model.weight_map.rules:
+        inputs = {span.local_shape(tensor)[-1] for span in rule.spans} if is_adaptable(rule) else set()
+        if odd := [width for width in inputs if width % four_bit.BLOCK]:
+            ranks = "" if tensor == 1 else f" on each of {tensor} tensor ranks"
+            what = f"rounds blocks of {four_bit.BLOCK} numbers, and {rule.ours} has {odd[0]} inputs{ranks}"
+            faults.append(Fault("lora.base", what, "leave it out, or lower layout.tensor"))
+            break
+    if not faults and device is not None and (why := four_bit.why_not(device.torch_type)):
+        faults.append(Fault("lora.base", *why))
+    return faults
 
 
 def kept_part_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:

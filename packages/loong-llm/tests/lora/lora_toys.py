@@ -7,6 +7,7 @@ from toy_models import batch_of, named_gradients
 from loong_core.device.cpu import CpuDevice
 from loong_core.engine.megatron.engine import MegatronEngine
 from loong_core.engine.settings import EngineSettings
+from loong_core.nn.four_bit_base import round_base
 from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings, apply_lora
 from loong_core.parallel.context import ParallelContext
 from loong_llm.adapter import save_adapter
@@ -51,13 +52,15 @@ def adapter_gradients(stage, weight_map):
     return {name: gradient for name, gradient in found.items() if name.startswith(ADAPTER_PREFIX)}
 
 
-def train(base, layout, settings, adapter=None):
+def train(base, layout, settings, adapter=None, four_bit=False, engine=MegatronEngine):
     """Losses and gradient norms of three steps, the weights after them by name; saves the adapter."""
     context = ParallelContext.build(layout, "cpu")
     source = open_model(base)
     stages = build_stages(source, context)
+    if four_bit:
+        round_base(stages, context.device)
     weight_map = apply_lora(stages, source.weight_map, 2, context, settings)
-    engine = MegatronEngine(stages, weight_map, context, CpuDevice(), EngineSettings(precision="fp32"))
+    engine = engine(stages, weight_map, context, CpuDevice(), EngineSettings(precision="fp32"))
     curve = []
     for step in range(3):
         batches = [batch_of([7, 5, 4], seed=10 * step + number) for number in range(4)]

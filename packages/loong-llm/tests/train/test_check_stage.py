@@ -6,6 +6,7 @@ import pytest
 from toy_models import CONFIGS, reference, save
 
 from loong_core.config import load_run
+from loong_core.nn import four_bit
 from loong_llm.check import check_run
 from loong_llm.data_preview import preview_data
 from loong_llm.recipes.training_config import TrainingConfig
@@ -107,3 +108,24 @@ def test_router_choices_of_a_dense_model_are_told_to_be_ignored(check):
     found = check("logging.router_choices_every=1")
     assert "logging.router_choices_every: would be ignored" in said(found)
     assert "has no routers" in said(found)
+
+
+def test_4_bits_are_refused_where_they_cannot_be_had(check, monkeypatch, tmp_path):
+    assert "lora.base: is 'int8'; input should be 'nf4'" in said(check("lora.base=int8"))
+    shape = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 32, "vocab_size": 259}
+    dense = save(reference({**CONFIGS["qwen3, head_dim unlike hidden/heads"], **shape}), tmp_path / "dense")
+    load_tokenizer("bytes").save_pretrained(dense)
+    ours = (f"model.source={dense}", "lora.base=nf4")
+    found = check(*ours)
+    assert said(found) == ""
+    assert "over matrices in 4 bits" in found.facts["adapters"]
+    assert "layers.{layer}.attention.qkv.weight has 24 inputs" in said(check("lora.base=nf4"))
+    assert "lora.base: keeps matrices in 4 bits, and fp8" in said(check(*ours, "precision=bf16", "fp8={}"))
+    mixture = {"model_type": "qwen3_moe", **shape, "num_experts": 4, "num_experts_per_tok": 2}
+    experts = save(reference({**CONFIGS["qwen3, head_dim unlike hidden/heads"], **mixture}), tmp_path / "experts")
+    load_tokenizer("bytes").save_pretrained(experts)
+    assert "is experts, which would stay as they are" in said(check(f"model.source={experts}", "lora.base=nf4"))
+    monkeypatch.setattr(four_bit, "find_spec", lambda name: None)
+    assert "lora.base: needs bitsandbytes, which is not installed (pip install 'loong-llm[qlora]')" in said(
+        check(*ours)
+    )

@@ -1,70 +1,26 @@
 """The train command fine-tunes: whole models, chosen weights, and adapters that the peft library opens."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from toy_models import CONFIGS, reference, save
+from sft_command import base_model, fine_tune, logits, model_of
+from toy_models import CONFIGS
 
 from loong_core.train.metrics import read_rows
-from loong_llm.tokenizer import load_tokenizer
 
-EXAMPLES = Path(__file__).parents[4] / "examples" / "llm"
 BASE = {**CONFIGS["qwen3, head_dim unlike hidden/heads"], "vocab_size": 259}
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A small model with the built-in tokenizer, as another program would leave it."""
-    folder = save(reference(BASE), tmp_path_factory.mktemp("base"))
-    load_tokenizer("bytes").save_pretrained(folder)
-    return folder
-
-
-def fine_tune(base, output, *overrides, nproc=1):
-    """`loong-llm train examples/llm/tiny_sft.yaml` for five steps on another model; its status and what it said."""
-    conversations = EXAMPLES / "tiny_conversations.jsonl"
-    arguments = [
-        "train",
-        str(EXAMPLES / "tiny_sft.yaml"),
-        f"output={output}",
-        f"model={base}",
-        f"data.train={conversations}",
-        f"data.validation={EXAMPLES / 'tiny_conversations_held_out.jsonl'}",
-        "train.epochs=null",
-        "train.steps=5",
-        "train.validate_every=null",
-        *overrides,
-        "--nproc",
-        str(nproc),
-    ]
-    return subprocess.run(
-        [sys.executable, "-m", "loong_llm.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "LOONG_DEVICE": "cpu"},
-    )
+    return base_model(BASE, tmp_path_factory.mktemp("base"))
 
 
 def weights(folder):
     from safetensors.torch import load_file
 
     return load_file(folder / "model.safetensors")
-
-
-def model_of(folder):
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(torch.arange(40)[None]).logits[0]
 
 
 def test_sft_on_two_ranks_lowers_the_held_out_loss_and_exports_the_chat_template(base, tmp_path):

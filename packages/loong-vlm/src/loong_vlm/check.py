@@ -130,6 +130,9 @@ def _part_faults(config: VisionTrainingConfig) -> list[Fault]:
             faults.append(
                 Fault("stage", "is align, which trains the projector, while lora trains adapters", "set full")
             )
+        if config.lora.base is not None:
+            what = f"is {config.lora.base}, which is for language models alone"
+            faults.append(Fault("lora.base", what, "leave it out"))
         if config.lora.merge and config.engine == "fsdp":
             faults.append(
                 Fault("lora.merge", "engine fsdp does not merge adapters", "set engine to megatron, or merge to false")

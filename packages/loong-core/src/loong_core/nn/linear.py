@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from loong_core.nn.four_bit import FourBitWeight
 from loong_core.nn.main_gradient import main_gradient
 from loong_core.nn.overlapped_linear import gathered_linear, scattered_linear
 from loong_core.parallel.collectives import copy_to_all, gather_tokens, sum_to_tokens
@@ -53,8 +54,11 @@ class ColumnParallelLinear(nn.Module):
         replicas: tensor ranks that hold the same rows as this one; their gradients are summed in backward.
 
     Attributes:
+        weight: `[local_out_features, in_features]`; a parameter, or frozen in 4 bits.
         precision: makes the products where `loong_core.precision` was applied, else None.
     """
+
+    weight: nn.Parameter | FourBitWeight
 
     def __init__(
         self,
@@ -80,6 +84,8 @@ class ColumnParallelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Multiply `x`, `[tokens, in_features]`."""
         bias = None if self.bias is None else copy_to_all(self.bias, self.replicas)
+        if isinstance(self.weight, FourBitWeight):
+            return self.weight.linear(x, bias)
         weight = copy_to_all(self.weight, self.replicas)
         if self.precision is not None:
             return self.precision.linear(x, weight, bias)
@@ -94,8 +100,10 @@ class ColumnParallelLinear(nn.Module):
         """
         if self.axis.size == 1:
             return self(x)
-        if self._forward_hooks or self.replicas.size > 1 or self.precision is not None:
-            # Whoever else reads the input (an adapter), communicates in backward (copies), or rounds it wants it whole.
+        whole = self._forward_hooks or self.replicas.size > 1 or self.precision is not None
+        if whole or isinstance(self.weight, FourBitWeight):
+            # Whoever else reads the input (an adapter), communicates in backward (copies), rounds it, or has its matrix
+            # in 4 bits wants it whole.
             return self(gather_tokens(x, self.axis, tokens))
         into = main_gradient(self.weight)
         return gathered_linear(x, self.weight, self.bias, self.axis, tokens, weight_grad_into=into)
@@ -106,8 +114,10 @@ class RowParallelLinear(nn.Module):
 
     Takes `[tokens, local_in_features]` and returns this rank's run of the tokens, `[tokens / tensor, out_features]`.
     The bias is whole on every rank and added to its own tokens, so its gradient is a partial sum (`sequence_parallel`).
-    `precision` is as of `ColumnParallelLinear`.
+    `weight` and `precision` are as of `ColumnParallelLinear`.
     """
+
+    weight: nn.Parameter | FourBitWeight
 
     def __init__(
         self, local_in_features: int, out_features: int, bias: bool, context: ParallelContext, dtype: torch.dtype
@@ -124,6 +134,9 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply `x`, `[tokens, local_in_features]`."""
+        if isinstance(self.weight, FourBitWeight):
+            y = sum_to_tokens(self.weight.linear(x), self.axis)
+            return y if self.bias is None else y + self.bias
         into = main_gradient(self.weight)
         if self.precision is not None:
             y = sum_to_tokens(self.precision.linear(x, self.weight, None), self.axis)
@@ -132,3 +145,9 @@ class RowParallelLinear(nn.Module):
         else:
             y = scattered_linear(x, self.weight, self.axis, weight_grad_into=into)
         return y if self.bias is None else y + self.bias
+
+
+def parallel_linears(stage: nn.Module) -> list[tuple[str, ColumnParallelLinear | RowParallelLinear]]:
+    """The linear layers of a stage's blocks, with their names."""
+    kinds = (ColumnParallelLinear, RowParallelLinear)
+    return [(name, module) for name, module in stage.named_modules() if isinstance(module, kinds)]

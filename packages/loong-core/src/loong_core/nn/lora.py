@@ -23,7 +23,9 @@ from torch.utils.hooks import RemovableHandle
 
 from loong_core.checkpoint.weight_map import Placement, Rule, Span, WeightMap
 from loong_core.errors import UserError
-from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear, share
+from loong_core.nn.four_bit import matrix_of
+from loong_core.nn.four_bit_base import write_out_base
+from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear, parallel_linears, share
 from loong_core.nn.lora_experts import adapt_experts, expert_layers, expert_rules, merge_experts
 from loong_core.nn.lora_settings import ADAPTER_PREFIX, ALL_LINEAR, MAGNITUDE, A, B, LoraSettings, drawn
 from loong_core.nn.name_patterns import chosen, matches
@@ -78,8 +80,9 @@ class Lora(nn.ModuleDict):
     @torch.no_grad()
     def merge(self, linear: ColumnParallelLinear | RowParallelLinear) -> None:
         """Write the adapters into the layer's weight."""
+        weight: Any = linear.weight
         for part in self._parts():
-            own = linear.weight[part.rows]
+            own = weight[part.rows]
             merged = self._adapted_rows(linear, part)
             if part.magnitude is not None:
                 merged = merged * (part.magnitude.to(merged.dtype) / self.row_norms(linear, part)).unsqueeze(1)
@@ -102,7 +105,7 @@ class Lora(nn.ModuleDict):
     def _adapted_rows(self, linear: nn.Module, part: LoraPart) -> Tensor:
         """`W + scale B A` of the part's rows, `[local out, local in]`, in float32 at least."""
         wide = torch.promote_types(part.a.dtype, torch.float32)
-        return linear.weight[part.rows].to(wide) + self.scale * part.b.to(wide) @ part.a.to(wide)  # type: ignore[index]
+        return matrix_of(linear, wide)[part.rows] + self.scale * part.b.to(wide) @ part.a.to(wide)
 
     def _parts(self) -> Iterator[LoraPart]:
         return iter(self.values())  # type: ignore[arg-type]
@@ -112,7 +115,7 @@ def lora_weight_map(weight_map: WeightMap, settings: LoraSettings) -> WeightMap:
     """A weight map that knows the adapters too, under the names that PEFT gives their tensors."""
     rules = [*weight_map.rules, *expert_rules(weight_map, settings)]
     for rule in weight_map.rules:
-        if not _may_be_adapted(rule):
+        if not is_adaptable(rule):
             continue
         layer = rule.ours.removesuffix(".weight")
         for name, group in groupby(rule.spans, lambda span: span.name):
@@ -159,7 +162,7 @@ def apply_lora(
     for stage in stages:
         stage.requires_grad_(False)
         adapted: set[str] = set()
-        for layer, linear in _linears(stage):
+        for layer, linear in parallel_linears(stage):
             placement = weight_map.placement(f"{layer}.weight", context)
             parts = [part for part in _parts_of(placement) if part[0] in wanted]
             if twice := adapted & {name for name, _ in parts}:
@@ -175,9 +178,14 @@ def apply_lora(
 
 
 def merge_lora(stages: Iterable[nn.Module]) -> None:
-    """Write every adapter into its layer's weight and take it off; the model computes the same, without adapters."""
+    """Write every adapter into its layer's weight and take it off; the model computes the same, without adapters.
+
+    Weights in 4 bits are written out, so that what is merged is what was trained.
+    """
+    stages = list(stages)
+    write_out_base(stages)
     for stage in stages:
-        for _, linear in _linears(stage):
+        for _, linear in parallel_linears(stage):
             lora = getattr(linear, "lora", None)
             if isinstance(lora, Lora):
                 lora.merge(linear)
@@ -199,11 +207,11 @@ def adapter_layers(names: Iterable[str]) -> set[str]:
 
 def linear_layers(weight_map: WeightMap, num_layers: int) -> set[str]:
     """The Hugging Face names of every layer that can be adapted."""
-    adaptable = WeightMap(rule for rule in weight_map.rules if _may_be_adapted(rule))
+    adaptable = WeightMap(rule for rule in weight_map.rules if is_adaptable(rule))
     return {name.removesuffix(".weight") for name in adaptable.tensors(num_layers)}
 
 
-def _may_be_adapted(rule: Rule) -> bool:
+def is_adaptable(rule: Rule) -> bool:
     """Whether a rule is for a matrix within the blocks."""
     matrices = all(len(span.shape) == 2 for span in rule.spans)
     return "{layer}" in rule.ours and rule.ours.endswith(".weight") and matrices and not rule.experts
@@ -223,11 +231,6 @@ def _wanted(weight_map: WeightMap, num_layers: int, settings: LoraSettings) -> s
             )
     found = chosen(adaptable, targets, "lora.targets")
     return found | linears if ALL_LINEAR in settings.targets else found
-
-
-def _linears(stage: nn.Module) -> list[tuple[str, Any]]:
-    kinds = (ColumnParallelLinear, RowParallelLinear)
-    return [(name, module) for name, module in stage.named_modules() if isinstance(module, kinds)]
 
 
 def _parts_of(placement: Placement) -> Iterator[tuple[str, slice]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from loong_core.checkpoint.hf_export import export_hf
 from loong_core.checkpoint.hf_writer import PROCESSOR_FILES, TOKENIZER_FILES
@@ -18,6 +20,7 @@ from loong_core.engine.base import Engine
 from loong_core.engine.choice import build_engine, weights_dtype
 from loong_core.engine.settings import EngineSettings
 from loong_core.nn.decoder import Decoder
+from loong_core.nn.four_bit_base import round_base
 from loong_core.nn.freezing import freeze
 from loong_core.nn.lora import LoraSettings, apply_lora, merge_lora
 from loong_core.nn.recompute import keep_less
@@ -116,7 +119,12 @@ def build_trained_model(
     """
     settings = settings or run.engine_settings
     dtype = weights_dtype(config.engine, settings)
-    stages = build_stages(model, run.context, dtype=dtype, initialise=config.model.initialise, seed=config.seed)
+    four_bit = config.lora is not None and config.lora.base == "nf4"
+    # What is to be rounded is loaded on the host: the device never holds the whole of it.
+    place = replace(run.context, device=torch.device("cpu")) if four_bit else run.context
+    stages = build_stages(model, place, dtype=dtype, initialise=config.model.initialise, seed=config.seed)
+    if four_bit:
+        run.say(str(round_base(stages, run.context.device)))
     stages = [stage.to(run.context.device) for stage in stages]
     lora, weight_map, told = choose_trained(config, model, stages, run.context)
     if told:

@@ -109,6 +109,8 @@ class LoraSection(Section):
         targets: patterns of Hugging Face layer names (`q_proj`, `layers.3.mlp.*`), `all-linear`, or `experts`.
         rslora: whether to multiply by `alpha / sqrt(rank)` instead.
         dora: whether to train the magnitude of each row of a matrix apart from its direction.
+        base: `nf4` keeps the frozen matrices of the blocks in 4 bits (QLoRA), rounded as they are loaded; by default
+            they stay in the precision of the run. Needs the extra `qlora`.
         merge: whether to write the whole model with the adapters in it (`hf/`), not the adapters alone (`adapter/`).
     """
 
@@ -118,6 +120,7 @@ class LoraSection(Section):
     targets: str | list[str] = "all-linear"
     rslora: bool = False
     dora: bool = False
+    base: Literal["nf4"] | None = None
     merge: Annotated[bool, MAY_CHANGE] = False
 
 

@@ -129,6 +129,7 @@ class VisionLoraSection(LoraSection):
         targets: patterns of Hugging Face layer names (`q_proj`, `layers.3.mlp.*`), or `all-linear`.
         rslora: whether to multiply by `alpha / sqrt(rank)` instead.
         dora: whether to train the magnitude of each row of a matrix apart from its direction.
+        base: in which precision frozen matrices are kept; here always the run's, 4 bits are for language models alone.
         merge: whether to write the whole model with the adapters in it (`hf/`), not the adapters alone (`adapter/`).
     """
 
