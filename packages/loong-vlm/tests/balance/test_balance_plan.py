@@ -24,7 +24,7 @@ def heavy_tailed(count, capacity, seed=0):
 
 
 def packed(items, room, multiple):
-    second = SecondBudget([item.patches for item in items], room.patches)
+    second = None if room.patches is None else SecondBudget([item.patches for item in items], room.patches)
     sequences = best_fit([item.places for item in items], room.places, second)
     whole = len(sequences) // multiple * multiple
     kept = sequences[:whole]
@@ -57,6 +57,18 @@ def test_a_heavy_tailed_batch_becomes_even():
     assert plan.before > 1.1
     assert plan.after < 1.03
     assert plan.after == pytest.approx(imbalance(loads))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sequences_that_are_packed_full_become_even_too(seed):
+    room = Room(4096)
+    items, sequences = packed(heavy_tailed(1500, 4096, seed), room, 16)
+    chosen = np.random.default_rng(seed).permutation(len(sequences))[:16]
+    kept = [sequences[number] for number in chosen]
+    assert np.mean([sum(items[item].places for item in own) for own in kept]) > 0.999 * room.places
+    plan = make_plan(items, kept, 8, room, MODEL)
+    assert plan.before > 1.1
+    assert plan.after < 1.05
 
 
 def test_a_plan_depends_on_the_numbers_alone():

@@ -2,40 +2,38 @@
 
 The batch comes as packed sequences. Whole sequences are dealt out first, the costliest to the rank with the least so
 far (LPT, R. L. Graham 1969). Then, while the heaviest rank is much heavier than another, the exchange between the two
-that evens them out best is made: of two sequences, or of some samples of one for some of another, where sequences keep
-to what they hold of tokens and patches (packed full, they take a long sample for several short ones). Costs are whole
-numbers here: sums are exact, so every rank finds the same plan, on whatever processor.
+that evens them out best is made: of two sequences, or of one sample for another or for nothing, where sequences keep to
+what they hold of tokens and patches; or two sequences, packed full, share their samples anew (`repartition`). Costs are
+whole numbers here: sums are exact, so every rank finds the same plan, on whatever processor.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loong_vlm.balance.cost import CostModel, Floats, imbalance
+from loong_vlm.balance.repartition import Whole, divide_anew
 
 EVEN_ENOUGH = 0.02
 """Exchanges stop when the heaviest rank is within this share of the mean."""
 
-_SEVERAL_WORTH = 0.04
-"""Exchanges of several samples, which take longer to find, stop at this share."""
+_ANEW = 0.04
+"""Sequences are divided anew, which takes longer to find, until the heaviest rank is within this share."""
+
+_PAIRS = 16
+"""Of how many pairs of sequences of two ranks ways to divide them anew are looked for."""
 
 _EXCHANGES_A_RANK = 64
 _WORTH = 0.02
 """Exchanges that even out less than this share of a gap are not made."""
 
-_PAIRED, _TOGETHER = 16, 10
-"""Of how many of a sequence's longest samples pairs are tried, and how many neighbours by length together."""
-
 _FINENESS = float(1 << 32)
 """Of how many parts the costliest sample's cost is made."""
-
-_Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -126,18 +124,18 @@ def make_plan(
     return Plan(planned, before, after) if after < before else Plan(ordered, before, before)
 
 
-def _whole_costs(items: Sequence[Item], model: CostModel) -> _Whole:
+def _whole_costs(items: Sequence[Item], model: CostModel) -> Whole:
     if not items:
         return np.zeros(0, np.int64)
     costs = model.cost(np.stack([item.features for item in items]))
     return np.rint(costs * (_FINENESS / max(float(costs.max()), np.finfo(np.float64).tiny))).astype(np.int64)
 
 
-def _loads(ranks: Sequence[Sequence[Sequence[int]]], costs: _Whole) -> Floats:
+def _loads(ranks: Sequence[Sequence[Sequence[int]]], costs: Whole) -> Floats:
     return np.array([sum(int(costs[list(sequence)].sum()) for sequence in own) for own in ranks], np.float64)
 
 
-def _dealt_by_cost(sequences: Sequence[Sequence[int]], costs: _Whole, ranks: int) -> list[list[list[int]]]:
+def _dealt_by_cost(sequences: Sequence[Sequence[int]], costs: Whole, ranks: int) -> list[list[list[int]]]:
     """The costliest sequence first, each to the rank with the least so far that has a place left."""
     each = len(sequences) // ranks
     dealt: list[list[list[int]]] = [[] for _ in range(ranks)]
@@ -151,83 +149,94 @@ def _dealt_by_cost(sequences: Sequence[Sequence[int]], costs: _Whole, ranks: int
 
 
 @dataclass(frozen=True)
-class _Group:
-    """Samples of one sequence of a rank that may leave it together; none, if nothing does."""
-
-    sequence: int
-    items: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class _Move:
-    """An exchange: the cost that goes to the lighter rank, and what leaves each; whole sequences change ranks."""
+    """An exchange of a heavier rank with a lighter one.
+
+    Attributes:
+        shift: the cost that goes to the lighter rank.
+        heavy, light: the sequences that change, by their number in each rank.
+        ours, theirs: what they hold afterwards.
+    """
 
     shift: float
-    heavy: _Group
-    light: _Group
-    whole: bool = False
+    heavy: int
+    light: int
+    ours: list[int]
+    theirs: list[int]
 
 
-class _Groups:
-    """Groups of a rank, and what each would take along of cost, places and patches, and what its sequence has free."""
+class _Leaving:
+    """What may leave each sequence of a rank: nothing (item -1), or one sample; and what its sequence has free."""
 
-    def __init__(self, groups: list[_Group], sizes: list[NDArray[Any]], free: tuple[_Whole, _Whole]) -> None:
-        self.groups = groups
-        counts = np.array([len(group.items) for group in groups], np.int64)
-        flat = np.array([item for group in groups for item in group.items], np.int64)
-        running = [np.concatenate([np.zeros(1, np.int64), np.cumsum(values[flat])]) for values in sizes]
-        stops = np.cumsum(counts)
-        self.costs, self.places, self.patches = (sums[stops] - sums[stops - counts] for sums in running)
-        at = np.array([group.sequence for group in groups], np.int64)
-        self.free_places, self.free_patches = free[0][at], free[1][at]
+    def __init__(self, sequences: list[list[int]], sizes: tuple[Whole, Whole, Whole], room: tuple[int, int]) -> None:
+        self.sequence = np.array([number for number, own in enumerate(sequences) for _ in range(len(own) + 1)])
+        self.item = np.array([item for own in sequences for item in (-1, *own)])
+        self.costs, self.places, self.patches = (values[self.item] for values in sizes)
+        self.free_places, self.free_patches = (
+            most - np.array([values[own].sum() for own in sequences])[self.sequence]
+            for most, values in zip(room, sizes[1:], strict=True)
+        )
 
 
 class _Exchange:
     """Evens out ranks two at a time."""
 
     def __init__(
-        self, items: Sequence[Item], costs: _Whole, ranks: list[list[list[int]]], room: Room, move_samples: bool
+        self, items: Sequence[Item], costs: Whole, ranks: list[list[list[int]]], room: Room, move_samples: bool
     ) -> None:
         self.ranks = ranks
-        self._costs = costs
-        self._places = np.array([item.places for item in items], np.int64)
-        self._patches = np.array([item.patches for item in items], np.int64)
-        self._room = room
+        # A further sample, item -1, is nothing.
+        places, patches = (
+            np.array([getattr(item, name) for item in items] + [0], np.int64) for name in ("places", "patches")
+        )
+        self._sizes = np.append(costs, 0), places, patches
+        self._room = room.places, np.iinfo(np.int64).max // 4 if room.patches is None else room.patches
         self._move_samples = move_samples
 
     def run(self) -> None:
-        loads = _loads(self.ranks, self._costs)
+        loads = _loads(self.ranks, self._sizes[0])
         mean = float(loads.mean())
         for _ in range(_EXCHANGES_A_RANK * len(self.ranks)):
-            heavy = int(loads.argmax())
-            if loads[heavy] <= (1 + EVEN_ENOUGH) * mean:
-                return
-            lighter = [light for light in np.argsort(loads, kind="stable").tolist() if loads[light] < loads[heavy]]
-            found = self._first(heavy, lighter, loads, several=False)
-            if found is None and self._move_samples and loads[heavy] > (1 + _SEVERAL_WORTH) * mean:
-                found = self._first(heavy, lighter, loads, several=True)
+            # Where the heaviest rank finds no exchange, the next ones may: what they hold then serves the heaviest.
+            found = None
+            for heavy in np.argsort(-loads, kind="stable").tolist() if loads.max() > (1 + EVEN_ENOUGH) * mean else ():
+                if (found := self._found(heavy, loads, mean)) is not None:
+                    light, move = found
+                    self.ranks[heavy][move.heavy], self.ranks[light][move.light] = move.ours, move.theirs
+                    loads[heavy] -= move.shift
+                    loads[light] += move.shift
+                    break
             if found is None:
                 return
-            light, move = found
-            self._make(heavy, light, move)
-            loads[heavy] -= move.shift
-            loads[light] += move.shift
 
-    def _first(self, heavy: int, lighter: list[int], loads: Floats, *, several: bool) -> tuple[int, _Move] | None:
+    def _found(self, heavy: int, loads: Floats, mean: float) -> tuple[int, _Move] | None:
+        """An exchange of a rank with a lighter one, and which."""
+        lighter = [light for light in np.argsort(loads, kind="stable").tolist() if loads[light] < loads[heavy]]
+        found = self._first(heavy, lighter, loads, self._best)
+        if found is None and self._move_samples and loads.max() > (1 + _ANEW) * mean:
+            found = self._first(heavy, lighter, loads, self._best_anew)
+        return found
+
+    def _first(
+        self,
+        heavy: int,
+        lighter: list[int],
+        loads: Floats,
+        best: Callable[[list[list[int]], list[list[int]], float], _Move | None],
+    ) -> tuple[int, _Move] | None:
         """The best exchange with the lightest rank with which there is one that helps."""
         for light in lighter:
-            gap = float(loads[heavy] - loads[light])
-            move = self._best(self.ranks[heavy], self.ranks[light], gap, several)
+            move = best(self.ranks[heavy], self.ranks[light], float(loads[heavy] - loads[light]))
             if move is not None:
                 return light, move
         return None
 
-    def _best(self, ours: list[list[int]], theirs: list[list[int]], gap: float, several: bool) -> _Move | None:
-        """The exchange whose shift of cost is nearest to half of the gap; None if none lessens it much."""
-        best = None if several else self._best_whole(ours, theirs, gap)
+    def _best(self, ours: list[list[int]], theirs: list[list[int]], gap: float) -> _Move | None:
+        """Of whole sequences or single samples, the shift of cost nearest to half of the gap; None if none helps."""
+        best = self._best_whole(ours, theirs, gap)
         if not self._move_samples:
             return best
-        mine, other = self._groups(ours, several), self._groups(theirs, several)
+        mine, other = (_Leaving(sequences, self._sizes, self._room) for sequences in (ours, theirs))
         shift = (mine.costs[:, None] - other.costs[None]).astype(np.float64)
         grown = mine.places[:, None] - other.places[None]
         grown_patches = mine.patches[:, None] - other.patches[None]
@@ -235,49 +244,45 @@ class _Exchange:
         allowed &= (grown <= other.free_places[None]) & (-grown <= mine.free_places[:, None])
         allowed &= (grown_patches <= other.free_patches[None]) & (-grown_patches <= mine.free_patches[:, None])
         found = _nearest(shift, allowed, gap)
-        if found is not None and (best is None or abs(found[2] - gap / 2) < abs(best.shift - gap / 2)):
-            best = _Move(found[2], mine.groups[found[0]], other.groups[found[1]])
-        return best
+        if found is None or (best is not None and abs(found[2] - gap / 2) >= abs(best.shift - gap / 2)):
+            return best
+        row, column, moved = found
+        heavy, light = int(mine.sequence[row]), int(other.sequence[column])
+        leaving, coming = int(mine.item[row]), int(other.item[column])
+        return _Move(
+            moved,
+            heavy,
+            light,
+            [item for item in [*ours[heavy], coming] if item not in (leaving, -1)],
+            [item for item in [*theirs[light], leaving] if item not in (coming, -1)],
+        )
 
     def _best_whole(self, ours: list[list[int]], theirs: list[list[int]], gap: float) -> _Move | None:
-        mine = np.array([self._costs[sequence].sum() for sequence in ours], np.float64)
-        other = np.array([self._costs[sequence].sum() for sequence in theirs], np.float64)
+        mine, other = (self._costs_of(sequences) for sequences in (ours, theirs))
         shift = mine[:, None] - other[None]
         found = _nearest(shift, _lessens(shift, gap), gap)
         if found is None:
             return None
-        return _Move(found[2], _Group(found[0], ()), _Group(found[1], ()), whole=True)
+        heavy, light, moved = found
+        return _Move(moved, heavy, light, theirs[light], ours[heavy])
 
-    def _groups(self, sequences: list[list[int]], several: bool) -> _Groups:
-        """What may leave each of a rank's sequences: nothing, one sample, and with `several` some samples together."""
-        groups: list[_Group] = []
-        for number, sequence in enumerate(sequences):
-            groups.append(_Group(number, ()))
-            groups.extend(_Group(number, (item,)) for item in sequence)
-            if several:
-                groups.extend(_Group(number, items) for items in self._together(sequence))
-        places = np.array([self._room.places - self._places[sequence].sum() for sequence in sequences])
-        most = np.iinfo(np.int64).max // 4 if self._room.patches is None else self._room.patches
-        patches = np.array([most - self._patches[sequence].sum() for sequence in sequences])
-        return _Groups(groups, [self._costs, self._places, self._patches], (places, patches))
+    def _best_anew(self, ours: list[list[int]], theirs: list[list[int]], gap: float) -> _Move | None:
+        """Of pairs of sequences that share their samples anew, our costliest with their cheapest first, the best."""
+        mine, other = (self._costs_of(sequences) for sequences in (ours, theirs))
+        best = None
+        pairs = itertools.product(np.argsort(-mine, kind="stable").tolist(), np.argsort(other, kind="stable").tolist())
+        for heavy, light in itertools.islice(pairs, _PAIRS):
+            found = divide_anew(ours[heavy], theirs[light], self._sizes, self._room, float(mine[heavy]) - gap / 2)
+            if found is None:
+                continue
+            shift = float(mine[heavy]) - found.cost
+            if not _lessens(np.array(shift), gap) or (best and abs(best.shift - gap / 2) <= abs(shift - gap / 2)):
+                continue
+            best = _Move(shift, heavy, light, list(found.first), list(found.second))
+        return best
 
-    def _together(self, sequence: list[int]) -> Iterator[tuple[int, ...]]:
-        """Pairs of the longest samples, and samples that follow each other by length."""
-        by_length = sorted(sequence, key=lambda item: (-int(self._places[item]), item))
-        yield from itertools.combinations(by_length[:_PAIRED], 2)
-        for count in range(3, min(len(by_length), _TOGETHER) + 1):
-            for first in range(len(by_length) - count + 1):
-                yield tuple(by_length[first : first + count])
-
-    def _make(self, heavy: int, light: int, move: _Move) -> None:
-        ours, theirs = self.ranks[heavy], self.ranks[light]
-        first, second = move.heavy.sequence, move.light.sequence
-        if move.whole:
-            ours[first], theirs[second] = theirs[second], ours[first]
-            return
-        leaving, coming = set(move.heavy.items), set(move.light.items)
-        ours[first] = [item for item in ours[first] if item not in leaving] + list(move.light.items)
-        theirs[second] = [item for item in theirs[second] if item not in coming] + list(move.heavy.items)
+    def _costs_of(self, sequences: list[list[int]]) -> Floats:
+        return np.array([self._sizes[0][own].sum() for own in sequences], np.float64)
 
 
 def _lessens(shift: Floats, gap: float) -> NDArray[np.bool_]:
