@@ -16,7 +16,9 @@ from safetensors.torch import load_file
 
 from loong_core.config import load_run
 from loong_core.errors import UserError
+from loong_core.nn.name_patterns import chosen
 from loong_vla.check import check_run
+from loong_vla.families.groot.weights import groot_weight_map
 from loong_vla.policy_runner import PolicyRunner
 from loong_vla.recipes.training_config import PolicyTrainingConfig
 
@@ -59,6 +61,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data__augmentation={},
         model={"source": str(folder / "policy"), "overrides": DROPPING},
         train__ema={"decay": 0.5},
+        checkpoint__export_every=2,
         recompute={"blocks": 2},
     )
     done = command("train", str(run))
@@ -77,6 +80,8 @@ def test_a_run_leaves_a_policy_that_acts_for_each_of_its_robots(straight: Path) 
         actions = runner.act([pictures], [np.zeros(4, np.float32)], ["task 0"])
         assert actions.shape == (1, 4, width)
         assert np.isfinite(actions).all()
+    (early,) = (straight / "run" / "exports").glob("*/config.json")
+    assert PolicyRunner(early.parent, device="cpu").embodiment == "arm"
     bank = load_file(folder / "model.safetensors")["_groot_model.action_head.action_encoder.W1.W"]
     assert [bool(each.any()) for each in bank] == [False, True, False, False, False, True]
     with pytest.raises(UserError, match="knows no 'new_embodiment'; it was trained on arm, leg"):
@@ -104,6 +109,43 @@ def test_a_frozen_backbone_is_handed_on_as_it_was(straight: Path, tmp_path: Path
     changed = {name for name in old if not old[name].equal(new[name])}
     assert changed
     assert not [name for name in changed if ".backbone." in name]
+
+
+TUNED = {
+    "tune_llm": (["language_model.*", "backbone.model.lm_head"], ("backbone.model.model.language_model.",)),
+    "tune_visual": (["visual.*"], ("backbone.model.model.visual.",)),
+    "tune_projector": (
+        ["state_encoder.*", "action_encoder.*", "action_decoder.*", "position_embedding"],
+        ("action_head.state_encoder.", "action_head.action_", "action_head.position_embedding."),
+    ),
+    "tune_diffusion_model": (["action_head.model.*"], ("action_head.model.",)),
+    "tune_vlln": (["vlln", "vl_self_attention.*"], ("action_head.vlln.", "action_head.vl_self_attention.")),
+}
+"""lerobot's flags: the patterns that freeze what each is about, and how the names of that begin."""
+
+
+@pytest.mark.parametrize("flag", TUNED)
+def test_lerobots_flags_have_patterns_that_freeze_the_same(flag: str) -> None:
+    patterns, beginnings = TUNED[flag]
+    config = toy_groot_config()
+    names = groot_weight_map(config).tensors(config.num_layers)
+    about = {name for name in names if name.removeprefix("_groot_model.").startswith(beginnings)}
+    if flag == "tune_llm":
+        about.add("_groot_model.backbone.model.lm_head.weight")
+    assert chosen(names, patterns, "train.freeze") == about
+
+
+EXAMPLES = Path(__file__).parents[4] / "examples" / "vla"
+
+
+@pytest.mark.parametrize("name", sorted(file.name for file in EXAMPLES.glob("*.yaml")))
+def test_examples_are_run_files(name: str) -> None:
+    loaded = load_run(PolicyTrainingConfig, EXAMPLES / name)
+    assert loaded.faults == []
+    told = [fault.where for fault in check_run(loaded, 8).faults]
+    # What is not on this machine is all that is wrong with them.
+    assert told
+    assert all(where.startswith(("model", "data.train", "tokenizer", "device", "precision")) for where in told)
 
 
 def test_a_sound_run_has_no_faults_and_is_described(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from loong_core.data.read_ahead import ReadAhead
@@ -58,6 +59,19 @@ def train_policy(config: PolicyTrainingConfig) -> Progress:
         def validation() -> Iterator[list[Any]]:
             return held_out_steps(data.held_out, plain, steps=settings.validation_steps, **batches)
 
+        def export(target: Path) -> None:
+            """Write the policy as it is. Collective."""
+            write_policy(
+                target,
+                policy,
+                engine.weight_pieces(),
+                run.context,
+                run.dtype,
+                data.statistics,
+                source.tokenizer,
+                source.folder,
+            )
+
         total_steps = settings.steps or stream.steps_for(settings.epochs or 1)
         run.say(f"{total_steps} steps of {settings.global_batch_size} samples")
         cameras = max(len(each.cameras) for each in data.train)
@@ -73,20 +87,12 @@ def train_policy(config: PolicyTrainingConfig) -> Progress:
                     flops_per_unit=family.flops(engine.stages[0], cameras, policy.prompt_length),
                     validation=validation if data.held_out else None,
                     unit="samples",
+                    export=export,
                 ),
             )
-        if progress.step == total_steps:
+        if progress.step == total_steps or progress.stopped_early:
             target = run.folder.root / POLICY_FOLDER
-            write_policy(
-                target,
-                policy,
-                engine.weight_pieces(),
-                run.context,
-                run.dtype,
-                data.statistics,
-                source.tokenizer,
-                source.folder,
-            )
+            export(target)
             run.say(f"policy written to {target}")
     return progress
 
