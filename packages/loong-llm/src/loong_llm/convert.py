@@ -1,6 +1,6 @@
 """A model written as a Hugging Face folder, in another dtype or in other files, one tensor in memory at a time.
 
-The source is a Hugging Face folder, a run's folder or one of its checkpoints.
+The source is a Hugging Face folder, a run's folder or one of its checkpoints, or a checkpoint of Megatron's.
 """
 
 from __future__ import annotations
@@ -58,19 +58,22 @@ def convert(
     vocabulary: VocabularyResize | None = None,
     on_tensor: Callable[[str], None] | None = None,
     open_model: OpenModel = open_language_model,
+    described_by: str | None = None,
 ) -> Converted:
     """Write a Hugging Face folder.
 
     Args:
-        source: a Hugging Face folder with safetensors, a run's `output`, or a checkpoint within one.
+        source: a Hugging Face folder with safetensors, a run's `output` or a checkpoint within one, or a checkpoint of
+            Megatron's (`torch_dist`).
         output: where the new folder is to appear.
-        step: which checkpoint of a run; the last by default.
+        step: which checkpoint of a run, or of Megatron's; the last by default.
         dtype: a name of `DTYPE_OF_NAME`, or `keep`: each tensor's own, of a run's checkpoint that of its precision.
         max_shard_size: bytes of a file.
         replace: whether a folder at `output` gives way.
         vocabulary: another size of the vocabulary's tables.
         on_tensor: called with each tensor's name before it is written.
         open_model: what finds the model of a folder or a run; by default a language model.
+        described_by: of a checkpoint of Megatron's: the named size or Hugging Face folder whose config describes it.
 
     Raises:
         UserError: if the source is no model or its weights are faulty (all faults told at once), if the dtype cannot
@@ -81,7 +84,7 @@ def convert(
     writer = FolderWriter(output, replace=replace)
     if writer.taken and not replace:
         raise UserError(f"{output} exists and is not empty: choose another folder, or give --overwrite to replace it")
-    opened = open_source(Path(source), step, open_model)
+    opened = open_source(Path(source), step, open_model, described_by)
     if vocabulary is not None:
         opened = resized(opened, vocabulary)
     dtypes = opened.dtypes if dtype == "keep" else dict.fromkeys(opened.dtypes, DTYPE_OF_NAME[dtype])

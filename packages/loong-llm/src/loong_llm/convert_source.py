@@ -1,4 +1,4 @@
-"""What `convert` reads: a Hugging Face folder, a run folder, or one checkpoint of a run, seen alike."""
+"""What `convert` reads: a Hugging Face folder, a run folder, one checkpoint of a run, or Megatron's, seen alike."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from loong_core.checkpoint.hf_format import DTYPES
 from loong_core.checkpoint.hf_reader import WeightsError
+from loong_core.checkpoint.megatron_weights import MegatronWeights, find_iteration
 from loong_core.checkpoint.pieces import Piece, StatePiece
 from loong_core.checkpoint.resume_folder import MANIFEST, ResumeFolder, published
 from loong_core.config.run_folder import RunFolder
@@ -52,17 +53,29 @@ OpenModel = Callable[..., ModelSource]
 _OF_EVERY_MODEL = ("source", "overrides", "initialise")
 
 
-def open_source(path: Path, step: int | None = None, open_model: OpenModel = open_model) -> ConvertSource:
+def open_source(
+    path: Path, step: int | None = None, open_model: OpenModel = open_model, described_by: str | None = None
+) -> ConvertSource:
     """Find out what a folder is, and check that the model in it is whole.
 
     Args:
-        path: a Hugging Face folder, a run's `output`, or a checkpoint in a run's `checkpoints`.
-        step: which of a run's checkpoints; the last by default.
+        path: a Hugging Face folder, a run's `output`, a checkpoint in a run's `checkpoints`, or a checkpoint of
+            Megatron's in format `torch_dist`.
+        step: which of a run's checkpoints, or of Megatron's; the last by default.
         open_model: what finds the model of a folder or a run.
+        described_by: of a checkpoint of Megatron's: the named size, or the Hugging Face folder, whose `config.json`
+            describes its model.
 
     Raises:
         UserError: if it is none of these, or not whole; every fault is told.
     """
+    if (iteration := find_iteration(path, step)) is not None:
+        if described_by is None:
+            what = f"{path} is a checkpoint of Megatron's, which does not say which model it is of"
+            raise UserError(f"{what}; give --model NAME, or a folder with the model's config.json and tokenizer")
+        return _megatron(iteration, open_model(described_by))
+    if described_by is not None:
+        raise UserError(f"--model would be ignored: {path} is no checkpoint of Megatron's, and says what it is of")
     run = RunFolder(path)
     if (path / MANIFEST).is_file():
         return _checkpoint(path, RunFolder(path.absolute().parent.parent), open_model)
@@ -92,6 +105,28 @@ def _hugging_face(path: Path, open_model: OpenModel) -> ConvertSource:
     dtypes = {name: DTYPES[folder.tensors[name].dtype] for name in shapes}
     left_out = tuple(sorted(folder.tensors.keys() - shapes.keys()))
     return ConvertSource(model.hf_config, dtypes, shapes, read, left_out, companions=folder.path, tables=_tables(model))
+
+
+def _megatron(path: Path, model: ModelSource) -> ConvertSource:
+    weights = MegatronWeights(path, model.weight_map, model.config)
+    shapes = model.weight_map.tensors(model.config.num_layers)
+
+    def read(name: str) -> Tensor:
+        values = weights.read(name)
+        if wrong := int((~torch.isfinite(values)).sum()):
+            what = f"{name} has {wrong} NaN or Inf among {values.numel()} numbers"
+            raise WeightsError(path, [Fault(str(path), what, "convert an earlier iteration")])
+        return values
+
+    return ConvertSource(
+        model.hf_config,
+        {name: weights.dtypes[name] for name in shapes},
+        shapes,
+        read,
+        weights.left_out,
+        companions=model.weights.path if model.weights else model.tokenizer_dir,
+        tables=_tables(model),
+    )
 
 
 def _checkpoint(path: Path, run: RunFolder, open_model: OpenModel) -> ConvertSource:

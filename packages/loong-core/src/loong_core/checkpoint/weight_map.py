@@ -271,7 +271,7 @@ class WeightMap:
         Raises:
             KeyError: if no rule is for it; the message names the nearest.
         """
-        rule, layer = self._find(name)
+        rule, layer = self.rule_of(name)
         tensor = context.expert_tensor if rule.experts else context.tensor
         held = rule.experts // context.expert.size
         experts = range(context.expert.rank * held, (context.expert.rank + 1) * held) if rule.experts else range(1)
@@ -314,8 +314,12 @@ class WeightMap:
                     }
         return found
 
-    def _find(self, name: str) -> tuple[Rule, int]:
-        """The rule for a parameter, and its layer's number (0 outside layers)."""
+    def rule_of(self, name: str) -> tuple[Rule, int]:
+        """The rule for a parameter, and its layer's number (0 outside layers).
+
+        Raises:
+            KeyError: if there is none; the message names the nearest.
+        """
         for pattern, rule in self._patterns:
             if match := pattern.fullmatch(name):
                 layer = int(match.groupdict().get("layer") or 0)
