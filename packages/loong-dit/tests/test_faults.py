@@ -54,7 +54,7 @@ def test_a_cache_for_another_model(toys, tmp_path, more, expected):
         ("model.overrides.num_layer=3", "the nearest key is num_layers"),
         ("layout.tensor=2", "engine fsdp divides a model among data ranks only"),
         ("train.global_batch_size=64", "fewer than train.global_batch_size 64"),
-        ("samples.captions=[another]", "'another' is no caption of the cache"),
+        ("samples.captions=[another]", "'another' is no caption of the training data"),
         ("lora.targets=[to_z]", "lora.targets: 'to_z' matches nothing"),
         ("data.validation_fraction=0.1 data.validation=x", "give one of them"),
         ("train.validate_every=2", "there is no validation data"),

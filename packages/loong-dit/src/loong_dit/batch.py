@@ -15,6 +15,7 @@ from torch import Tensor
 from loong_core.data.context_cut import ContextShare
 from loong_core.parallel.context import ParallelContext
 from loong_dit.context_share import cut_diffusion_batch
+from loong_dit.joint_sequences import JointSequences
 from loong_kernels import SequencePairs
 
 
@@ -32,6 +33,7 @@ class DiffusionBatch:
         run_bounds: `[runs + 1]` int32, where these runs begin and end.
         text: `[text tokens, text_width]`, the captions' embeddings, packed.
         text_pairs: which tokens see which text tokens.
+        joint: text and patches as sequences of both, where a family attends to them together; else None.
         image: `[image tokens, image_width]`, embeddings of condition images, None where the model takes none.
         image_pairs: which tokens see which of these.
         target: `[tokens, patch_out]` float32, what the model is to say; None in sampling.
@@ -40,7 +42,8 @@ class DiffusionBatch:
         trained_samples: how many samples' losses are summed here; on one context rank only.
         high_noise: whether the expert of high noise serves the batch, where a model has two.
         share: None where the batch is whole. Else the tensors over tokens are this context rank's, while `cu_seqlens`,
-            `max_seqlen` and `uniform_length` describe the tokens of its group of Ulysses ranks.
+            `max_seqlen` and `uniform_length` describe the tokens of its group of Ulysses ranks (with `joint`, which
+            has those of its group, this rank's own).
         rows: `[tokens]` int64, which of the whole batch's tokens these are; None where the batch is whole.
     """
 
@@ -53,6 +56,7 @@ class DiffusionBatch:
     run_bounds: Tensor
     text: Tensor
     text_pairs: SequencePairs
+    joint: JointSequences | None = None
     image: Tensor | None = None
     image_pairs: SequencePairs | None = None
     target: Tensor | None = None
@@ -67,10 +71,10 @@ class DiffusionBatch:
         moved: dict[str, Any] = {
             field.name: value.to(device, non_blocking=non_blocking)
             for field in fields(self)
-            if isinstance(value := getattr(self, field.name), (Tensor, SequencePairs, ContextShare))
+            if isinstance(value := getattr(self, field.name), (Tensor, SequencePairs, ContextShare, JointSequences))
         }
         return replace(self, **moved)
 
     def share_for(self, context: ParallelContext) -> DiffusionBatch:
-        """This context rank's share of the tokens; text and images stay whole on every rank."""
+        """This context rank's share of the tokens; conditions that are attended to from outside stay whole."""
         return cut_diffusion_batch(self, context)

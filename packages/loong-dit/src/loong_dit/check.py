@@ -18,9 +18,11 @@ from loong_core.wording import counted
 from loong_dit.codecs.codec import Pixels
 from loong_dit.data.cache import LatentCache
 from loong_dit.data.manifest import Manifest
+from loong_dit.data.sample_source import SampleSource
 from loong_dit.data.stream import LatentStream
-from loong_dit.model_source import ModelSource, open_source
-from loong_dit.recipes.noise_of_run import held_out_of, noise_of
+from loong_dit.model_source import ModelSource
+from loong_dit.recipes.noise_of_run import held_out_of, model_of, noise_of
+from loong_dit.recipes.online_samples import OnlineSamples, plan_online
 from loong_dit.recipes.run_samples import sample_numbers
 from loong_dit.recipes.training_config import DiffusionTrainingConfig
 from loong_kernels import registry
@@ -52,21 +54,26 @@ def check_run(loaded: Loaded[DiffusionTrainingConfig], world_size: int) -> Findi
     found.faults += run_faults(config, loaded.given)
     found.faults += _choice_faults(config, loaded.given)
     layout = Layout(**config.layout.model_dump())
-    whole = source = cache = None
+    whole = source = None
+    cache: SampleSource | None = None
     if config.model.source:
-        whole = _unless_faulty(found, "model", lambda: open_source(config.model.source, config.model.overrides))
+        whole = _unless_faulty(found, "model", lambda: model_of(config))
     if whole is not None:
         source = _unless_faulty(found, "model.expert", lambda: whole.of_expert(config.model.expert))
-    if config.data.cache:
-        cache = _unless_faulty(found, "data.cache", lambda: LatentCache(Path(config.data.cache).expanduser()))
+    where = "data.cache" if config.data.online is None else "data.online"
+    folder, online = config.data.cache, config.data.online
+    if folder and online is None:
+        cache = _unless_faulty(found, where, lambda: LatentCache(Path(folder).expanduser()))
+    if whole is not None and online is not None and online.media:
+        cache = _unless_faulty(found, where, lambda: OnlineSamples(plan_online(online, whole), whole))
     heads = whole.config.num_attention_heads if whole is not None else None
     found.faults += layout.faults(world_size, heads=heads, kv_heads=heads)
     found.faults += engine_faults("fsdp", layout)
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
     if whole is not None and cache is not None:
-        found.faults += model_data_faults(whole, cache.manifest, "data.cache")
-        found.faults += _size_faults(whole, cache, layout)
+        found.faults += model_data_faults(whole, cache.manifest, where)
+        found.faults += _size_faults(whole, cache, layout, where)
         found.faults += _condition_faults(config, whole)
     if whole is not None and source is not None and cache is not None and not found.faults:
         found.faults += _sample_faults(config, source, cache)
@@ -101,7 +108,7 @@ def model_data_faults(source: ModelSource, manifest: Manifest, where: str) -> li
     return faults
 
 
-def _size_faults(source: ModelSource, cache: LatentCache, layout: Layout) -> list[Fault]:
+def _size_faults(source: ModelSource, cache: SampleSource, layout: Layout, where: str) -> list[Fault]:
     """Sizes that the model's patches do not divide, and samples of fewer tokens than there are ranks to share them."""
     patch, form = source.config.patch_size, source.family.patch_form(source.config)
     sizes = sorted({each.size for each in cache.samples})
@@ -110,11 +117,8 @@ def _size_faults(source: ModelSource, cache: LatentCache, layout: Layout) -> lis
         what = (
             f"has latents of {uneven[0]} frames, rows and columns, which the model's patches of {patch} do not divide"
         )
-        return [Fault("data.cache", what, "cache at other sizes")]
+        return [Fault(where, what, "take other sizes")]
     least = min(form.tokens(size) for size in sizes)
-    if layout.context > 1 and not source.family.shares_context:
-        what = f"is {layout.context}, but samples of family {source.family.name} are not shared by context ranks"
-        return [Fault("layout.context", what, "set it to 1")]
     if least < layout.context:
         what = f"is {layout.context}, more ranks than the {least} tokens of the smallest sample that they share"
         return [Fault("layout.context", what, "lower it")]
@@ -126,6 +130,12 @@ def _choice_faults(config: DiffusionTrainingConfig, given: frozenset[str]) -> li
     train, data, flow = config.train, config.data, config.flow
     if config.engine == "megatron":
         faults.append(Fault("engine", "is megatron; diffusion transformers run on fsdp", "set engine=fsdp"))
+    if data.cache and data.online is not None:
+        faults.append(Fault("data.online", "is given, and so is data.cache", "give one of them"))
+    if not data.cache and data.online is None:
+        faults.append(
+            Fault("data.cache", "is missing", "name a folder that `loong-dit cache` made, or give data.online")
+        )
     if data.validation is not None and data.validation_fraction > 0:
         faults.append(Fault("data.validation_fraction", "is set, and so is data.validation", "give one of them"))
     if data.validation is None and data.validation_fraction == 0:
@@ -170,16 +180,16 @@ def _condition_faults(config: DiffusionTrainingConfig, source: ModelSource) -> l
     return faults
 
 
-def _sample_faults(config: DiffusionTrainingConfig, source: ModelSource, cache: LatentCache) -> list[Fault]:
+def _sample_faults(config: DiffusionTrainingConfig, source: ModelSource, cache: SampleSource) -> list[Fault]:
     if config.samples is None:
         return []
     faults = []
     try:
         sample_numbers(config.samples, cache)
     except KeyError as error:
-        what = f"{error.args[0]!r} is no caption of the cache, whose embeddings alone are at hand"
+        what = f"{error.args[0]!r} is no caption of the training data"
         faults.append(Fault("samples.captions", what, f"such as {cache.samples[0].caption!r}"))
-    if cache.manifest.vae["name"] != Pixels.name:
+    if config.data.online is None and cache.manifest.vae["name"] != Pixels.name:
         folder = source.pipeline
         if folder is None or not (folder / "vae" / "config.json").is_file():
             what = "are wanted, but there is no VAE to decode them with"
@@ -206,7 +216,7 @@ def _trained_part_faults(config: DiffusionTrainingConfig, source: ModelSource) -
     return found.faults
 
 
-def _try_stream(config: DiffusionTrainingConfig, source: ModelSource, cache: LatentCache) -> None:
+def _try_stream(config: DiffusionTrainingConfig, source: ModelSource, cache: SampleSource) -> None:
     noise = noise_of(config, source, cache.manifest)
     samples, other, _ = held_out_of(config, cache)
     if other is not None and other is not cache and (faults := model_data_faults(source, other.manifest, "")):
@@ -239,8 +249,15 @@ def _extent(numbers: list[int]) -> str:
     return f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
 
 
+def _online_facts(config: DiffusionTrainingConfig, cache: SampleSource) -> dict[str, str]:
+    if config.data.online is None or not isinstance(cache, OnlineSamples):
+        return {}
+    out = f", {counted(len(cache.left_out), 'file')} left out" if cache.left_out else ""
+    return {"encoding": f"online, in {config.data.online.precision}, every time a sample is used{out}"}
+
+
 def _facts(
-    config: DiffusionTrainingConfig, source: ModelSource, cache: LatentCache, layout: Layout, world_size: int
+    config: DiffusionTrainingConfig, source: ModelSource, cache: SampleSource, layout: Layout, world_size: int
 ) -> dict[str, str]:
     train, manifest = config.train, cache.manifest
     data_ranks = layout.data_for(world_size)
@@ -252,6 +269,7 @@ def _facts(
         "model": f"{source.name}, {source.family.name} family, {parameters:,} parameters",
         "data": f"{counted(len(cache), 'sample')} of {_extent(tokens)} tokens, latents by "
         f"{manifest.vae['name']}, captions by {manifest.text_encoder['name']}",
+        **_online_facts(config, cache),
         "ranks": f"{world_size}, of which {data_ranks} read different data",
         "a step": f"{train.global_batch_size} samples in "
         f"{microbatches} microbatch{'' if microbatches == 1 else 'es'} a rank",

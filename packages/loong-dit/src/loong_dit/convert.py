@@ -147,7 +147,9 @@ def _of_run(path: Path, step: int | None, raw: bool) -> dict[str, _Weights]:
     try:
         settings = yaml.safe_load(run.run_yaml.read_text(encoding="utf-8"))
         section = settings["model"]
-        source = open_source(section["source"], section["overrides"]).of_expert(section["expert"])
+        source = open_source(section["source"], section["overrides"], text_length=section["text_length"]).of_expert(
+            section["expert"]
+        )
         if settings.get("lora") is not None:
             raise UserError(f"{path} trains adapters, which it writes at its end; there is no model to convert")
         dtype = _PRECISIONS[settings["precision"]]

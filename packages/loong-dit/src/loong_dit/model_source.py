@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loong_core.errors import ConfigError, Fault, UserError
-from loong_dit.families.family import DiffusionFamily
+from loong_dit.families.family import TEXT_LENGTH, DiffusionFamily
 from loong_dit.families.model_config import DiffusionConfig
 from loong_dit.families.registry import find_family, named_config, named_configs
 from loong_dit.safetensors_shapes import tensor_shapes
@@ -57,6 +57,11 @@ class ModelSource:
         return self.hf_config.get("zero_cond_t") is True
 
     @property
+    def text_length(self) -> int | None:
+        """Captions' embeddings are padded with zeros to this many tokens; None: each keeps its own length."""
+        return self.hf_config.get(TEXT_LENGTH, self.family.text_length)
+
+    @property
     def experts(self) -> int:
         """Transformers in the model that is trained."""
         return len(self.parts)
@@ -80,25 +85,40 @@ class ModelSource:
         return replace(self, parts={chosen: self.parts[chosen]})
 
 
-def open_source(source: str | Path, overrides: Mapping[str, Any] | None = None) -> ModelSource:
+def open_source(
+    source: str | Path, overrides: Mapping[str, Any] | None = None, *, text_length: int | None = None
+) -> ModelSource:
     """Find a model and read its config; no weight is read.
 
     Args:
         source: name of a shipped size (these come first), or path of a folder.
         overrides: keys of `config.json` to replace.
+        text_length: tokens that captions are padded to, where they are not to be those of the model.
 
     Raises:
         UserError: there is no such name or folder, no family serves it, or the config has faults (all told at once).
     """
+    found = _open_source(source, overrides or {})
+    if text_length is None:
+        return found
+    if found.family.text_length is None:
+        raise UserError(
+            f"model.text_length is {text_length}, but captions of family {found.family.name} keep their own length; "
+            "leave the key out"
+        )
+    return replace(found, hf_config={**found.hf_config, TEXT_LENGTH: text_length})
+
+
+def _open_source(source: str | Path, overrides: Mapping[str, Any]) -> ModelSource:
     name, path = str(source), Path(source).expanduser()
     if name.lower() not in named_configs() and path.is_dir():
-        return _of_folder(name, path, overrides or {})
+        return _of_folder(name, path, overrides)
     if name.lower() not in named_configs() and (len(path.parts) > 1 or name.startswith((".", "~"))):
         raise UserError(f"model {name}: there is no such folder")
     hf = named_config(name)
     boundary = hf.get("_boundary_ratio")
     parts: dict[str, Path | None] = dict.fromkeys(TRANSFORMERS if boundary is not None else TRANSFORMERS[:1])
-    return _source(name, hf, overrides or {}, parts, boundary=boundary, per_token_time="ti2v" in name.lower())
+    return _source(name, hf, overrides, parts, boundary=boundary, per_token_time="ti2v" in name.lower())
 
 
 def _of_folder(name: str, path: Path, overrides: Mapping[str, Any]) -> ModelSource:
@@ -132,6 +152,9 @@ def _source(
         folder = parts[TRANSFORMERS[0]]
         hf = family.diffusers_config(hf, {} if folder is None else tensor_shapes(folder))
     hf = _overridden(hf, overrides)
+    length = hf.get(TEXT_LENGTH, 1)
+    if type(length) is not int or length < 1:
+        raise UserError(f"{name}: {TEXT_LENGTH} in config.json is {length!r}, not a whole number above 0")
     return ModelSource(
         name, hf, family, family.config(hf), {part: _with_weights(at) for part, at in parts.items()}, original=original,
         **facts,

@@ -74,11 +74,13 @@ class PatchForm:
         patch_size: frames, rows and columns of latents in a token.
         channels_last: whether what the model says of a token lists channels last.
         centred: whether rows and columns are counted from the middle, so that some are negative; else from 0.
+        joint_text: whether captions' tokens stand in the patches' own attention.
     """
 
     patch_size: PatchSize
     channels_last: bool
     centred: bool = False
+    joint_text: bool = False
 
     def tokens(self, size: Sequence[int]) -> int:
         """Of latents of `size`: frames, rows, columns."""

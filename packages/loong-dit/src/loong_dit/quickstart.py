@@ -66,11 +66,11 @@ def quickstart_config(output: Path) -> DiffusionTrainingConfig:
     """The run, with sizes for two CPU cores and a few minutes; its cache is `output/data`."""
     return DiffusionTrainingConfig(
         output=str(output),
-        model=DiffusionModelSection(source="wan2.1-t2v-1.3b", overrides=MODEL),
+        model=DiffusionModelSection(source="wan2.1-t2v-1.3b", overrides=MODEL, text_length=4),
         data=LatentDataSection(cache=str(output / "data"), validation_fraction=0.05, caption_dropout=0.1),
         flow=FlowSection(shift=1.0),
         train=TrainSection(
-            steps=700,
+            steps=1000,
             global_batch_size=64,
             micro_batch_size=32,
             lr=2e-3,
@@ -79,10 +79,10 @@ def quickstart_config(output: Path) -> DiffusionTrainingConfig:
             beta2=0.99,
             weight_decay=0.01,
             ema=EmaSection(decay=0.995),
-            validate_every=350,
+            validate_every=500,
             validation_steps=2,
         ),
-        checkpoint=CheckpointSection(every=350),
+        checkpoint=CheckpointSection(every=500),
         logging=LoggingSection(every=50),
     )
 
@@ -149,7 +149,7 @@ def _draw(source: ModelSource, captions: list[str], *, seed: int) -> list[torch.
         shift=1.0,
         guidance=GUIDANCE,
         seed=seed,
-        text_length=source.family.text_length,
+        text_length=source.text_length,
     )
     wanted = [Wanted((FRAMES, CANVAS, CANVAS), text) for text in words.encode(captions)]
     return draw_samples(module_says(module.eval(), "cpu"), wanted, words.encode([""])[0], settings)

@@ -38,13 +38,14 @@ def largest_difference(source: ModelSource, *, frames: int = 3, side: int = 4, t
     t, h, w = config.patch_size
     size = (frames * t, side * h, side * w)
     latents = torch.randn(config.in_channels, *size, generator=generator)
-    text = padded(torch.randn(text_tokens, config.text_dim, generator=generator), source.family.text_length)
+    text = padded(torch.randn(text_tokens, config.text_dim, generator=generator), source.text_length)
     timestep = 625.0
     batch = pack_samples(
         patches=[form.inputs(latents)],
         positions=[form.positions(size)],
         runs=[(form.tokens(size), timestep)],
         text=[text],
+        joint=form.joint_text,
     )
     ours = form.latents(module(batch), size)
     theirs = reference(latents[None], torch.tensor([timestep]), text[None], return_dict=False)[0][0]

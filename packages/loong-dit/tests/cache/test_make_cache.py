@@ -1,13 +1,10 @@
 """`loong-dit cache`: what a tiny VAE and text encoder of diffusers make of pictures and videos, and what is refused."""
 
-import csv
-
-import numpy as np
 import pytest
 import torch
+from dit_toys.media import tiny_pipeline, write_media
 from dit_toys.runs import write_model
 from dit_toys.wan import TINY
-from PIL import Image
 
 from loong_core.errors import ConfigError, UserError
 from loong_dit.codecs.codec import Pixels, Words
@@ -15,29 +12,16 @@ from loong_dit.codecs.opening import open_text_encoder, open_vae
 from loong_dit.data.cache import LatentCache, draw_latents
 from loong_dit.media.buckets import Buckets, parse_sizes
 from loong_dit.media.reading import read_list, read_media
-from loong_dit.media.writing import write_video
 from loong_dit.model_source import open_source
-from loong_dit.recipes.make_cache import CacheSettings, make_cache
+from loong_dit.recipes.make_cache import make_cache
+from loong_dit.recipes.sample_encoder import EncodingSettings
 
 PIXEL_MODEL = {**TINY, "in_channels": 3, "out_channels": 3}
 
 
 @pytest.fixture
 def media(tmp_path):
-    """A list of two pictures of different shapes and a video of five frames."""
-    folder = tmp_path / "media"
-    folder.mkdir()
-    generator = np.random.default_rng(0)
-    for name, size in (("wide.png", (24, 40)), ("tall.png", (40, 24))):
-        Image.fromarray(generator.integers(0, 255, (*size, 3), dtype=np.uint8)).save(folder / name)
-    write_video(folder / "moves.mp4", torch.rand(3, 5, 32, 32) * 2 - 1, fps=8)
-    rows = [{"image": "wide.png", "prompt": "wide"}, {"image": "tall.png", "prompt": "tall"}]
-    rows += [{"image": "moves.mp4", "prompt": "it moves"}]
-    with (folder / "list.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, ["image", "prompt"])
-        writer.writeheader()
-        writer.writerows(rows)
-    return folder / "list.csv"
+    return write_media(tmp_path / "media")
 
 
 def buckets(*sizes, frames=(1,)):
@@ -47,7 +31,7 @@ def buckets(*sizes, frames=(1,)):
 def test_media_are_fitted_to_the_nearest_shape_and_the_most_frames(media, tmp_path):
     model = open_source(write_model(tmp_path / "model", PIXEL_MODEL))
     made = buckets("16x24", "24x16", frames=(1, 3, 5))
-    make_cache(tmp_path / "cache", read_list(media), model, Pixels(3), Words(16), CacheSettings(made))
+    make_cache(tmp_path / "cache", read_list(media), model, Pixels(3), Words(16), EncodingSettings(made))
     cache = LatentCache(tmp_path / "cache")
     assert [each.size for each in cache.samples] == [(1, 16, 24), (1, 24, 16), (5, 16, 24)]
     assert [each.caption for each in cache.samples] == ["wide", "tall", "it moves"]
@@ -58,42 +42,15 @@ def test_media_are_fitted_to_the_nearest_shape_and_the_most_frames(media, tmp_pa
     assert float(cache.read(0).latents.mean()) == pytest.approx(float(whole.mean()), abs=0.1)
 
 
-def pipeline(folder):
-    """A pipeline with a tiny Wan VAE and a tiny T5, all random."""
-    diffusers = pytest.importorskip("diffusers")
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
-
-    write_model(
-        folder, {**TINY, "in_channels": 4, "out_channels": 4}, parts=("transformer",), _class_name="WanPipeline"
-    )
-    torch.manual_seed(0)
-    vae = diffusers.AutoencoderKLWan(
-        base_dim=4, z_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True],
-        latents_mean=[0.1, 0.2, 0.3, 0.4], latents_std=[1.0, 2.0, 3.0, 4.0],
-    )  # fmt: skip
-    vae.save_pretrained(folder / "vae")
-    config = T5Config(vocab_size=12, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
-    T5EncoderModel(config).save_pretrained(folder / "text_encoder")
-    words = {word: number for number, word in enumerate(["<pad>", "<unk>", "wide", "tall", "it", "moves"])}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    from tokenizers.processors import TemplateProcessing
-
-    tokenizer.post_processor = TemplateProcessing(single="$A <unk>", special_tokens=[("<unk>", 1)])
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>").save_pretrained(
-        folder / "tokenizer"
-    )
-    return vae.eval(), folder
-
-
 def test_latents_are_the_moments_of_diffusers_vae_and_every_use_draws_anew(media, tmp_path):
-    vae, folder = pipeline(tmp_path / "pipeline")
+    vae, folder = tiny_pipeline(tmp_path / "pipeline")
     codec = open_vae(folder, torch.device("cpu"))
     words = open_text_encoder(folder, 16, torch.device("cpu"))
     assert codec.steps == (4, 8, 8)
     made = buckets("16x32", frames=(1, 5))
-    manifest = make_cache(tmp_path / "cache", read_list(media), open_source(folder), codec, words, CacheSettings(made))
+    manifest = make_cache(
+        tmp_path / "cache", read_list(media), open_source(folder), codec, words, EncodingSettings(made)
+    )
     cache = LatentCache(tmp_path / "cache")
     assert (manifest.kind, manifest.channels, cache.manifest.hash) == ("moments", 4, manifest.hash)
     assert cache.samples[2].size == (2, 2, 4)
@@ -113,11 +70,11 @@ def test_latents_are_the_moments_of_diffusers_vae_and_every_use_draws_anew(media
 
 
 def test_a_model_that_sees_a_first_frame_gets_it_as_latents_behind_a_mask(media, tmp_path):
-    _, folder = pipeline(tmp_path / "pipeline")
+    _, folder = tiny_pipeline(tmp_path / "pipeline")
     hf = {**TINY, "in_channels": 12}
     source = open_source(write_model(tmp_path / "model", hf))
     codec = open_vae(folder, torch.device("cpu"))
-    made = CacheSettings(buckets("16x16", frames=(1, 5)))
+    made = EncodingSettings(buckets("16x16", frames=(1, 5)))
     make_cache(tmp_path / "cache", read_list(media), source, codec, Words(16), made)
     condition = LatentCache(tmp_path / "cache").read(2).condition
     assert condition.shape == (8, 2, 2, 2)
@@ -134,7 +91,9 @@ def refused(tmp_path, listed, model, codec, words, settings, kind=UserError):
 
 def test_what_does_not_fit_is_told_together_before_anything_is_encoded(media, tmp_path):
     model = open_source(write_model(tmp_path / "model"))
-    said = refused(tmp_path, read_list(media), model, Pixels(3), Words(8), CacheSettings(buckets("15x16")), ConfigError)
+    said = refused(
+        tmp_path, read_list(media), model, Pixels(3), Words(8), EncodingSettings(buckets("15x16")), ConfigError
+    )
     assert "15 rows are not a multiple of 2, as" in said
     assert "the nearest is 16" in said
     assert "latents of 3 channels" in said
@@ -150,11 +109,11 @@ def test_absent_media_are_all_told_and_damaged_ones_stop_or_are_counted(media, t
     (media.parent / "tall.png").write_bytes(b"no picture")
     model = open_source(write_model(tmp_path / "model", PIXEL_MODEL))
     settings = buckets("16x16", frames=(1,))
-    said = refused(tmp_path, read_list(media), model, Pixels(3), Words(16), CacheSettings(settings))
+    said = refused(tmp_path, read_list(media), model, Pixels(3), Words(16), EncodingSettings(settings))
     assert "tall.png cannot be read" in said
     assert "--bad-media skip" in said
     told = []
-    kept = CacheSettings(settings, bad_media="skip")
+    kept = EncodingSettings(settings, bad_media="skip")
     make_cache(tmp_path / "kept", read_list(media), model, Pixels(3), Words(16), kept, say=told.append)
     assert len(LatentCache(tmp_path / "kept")) == 2
     assert "1 left out" in told[-1]
@@ -162,7 +121,7 @@ def test_absent_media_are_all_told_and_damaged_ones_stop_or_are_counted(media, t
 
 def test_a_cache_that_was_changed_or_cut_short_is_refused(media, tmp_path):
     model = open_source(write_model(tmp_path / "model", PIXEL_MODEL))
-    settings = CacheSettings(buckets("16x16"))
+    settings = EncodingSettings(buckets("16x16"))
     make_cache(tmp_path / "cache", read_list(media), model, Pixels(3), Words(16), settings)
     shard = tmp_path / "cache" / "shard-00000.safetensors"
     whole = shard.read_bytes()

@@ -33,9 +33,10 @@ def write_model(folder: Path, hf=TINY, parts=("",), **index) -> Path:
 
 
 def write_cache(
-    folder: Path, *, samples=12, channels=4, text_dim=16, sizes=SIZES, kind="moments", seed=0, **more
-) -> Path:
-    """A cache of random latents of several sizes."""
+    folder: Path, *, samples=12, channels=4, text_dim=16, sizes=SIZES, kind="moments", seed=0, references=((),),
+    **more,
+) -> Path:  # fmt: skip
+    """A cache of random latents of several sizes, with references of several sizes or none."""
     generator = torch.Generator().manual_seed(seed)
     manifest = Manifest(
         kind=kind,
@@ -57,18 +58,19 @@ def write_cache(
             condition = torch.randn(manifest.condition_channels, *size, generator=generator)
         if manifest.image_dim:
             image = torch.randn(3, manifest.image_dim, generator=generator)
-        sample = CachedSample(latents, text, condition, image)
+        others = [torch.randn(channels, 1, *each, generator=generator) for each in references[number % len(references)]]
+        sample = CachedSample(latents, text, condition, image, tuple(others))
         writer.add(sample, source=f"media-{number}.png", caption=f"caption {number}")
     writer.publish()
     return folder
 
 
-def loaded_run(output: Path, model: Path, cache: Path, *overrides: str):
+def loaded_run(output: Path, model: Path, cache: Path | None, *overrides: str):
     """A run's configuration as loaded, its faults with it."""
     settings = [
         f"output={output}",
         f"model={model}",
-        f"data={cache}",
+        *([f"data={cache}"] if cache else []),
         "device=cpu",
         "train.steps=4",
         "train.global_batch_size=4",
@@ -81,7 +83,7 @@ def loaded_run(output: Path, model: Path, cache: Path, *overrides: str):
     return load_run(DiffusionTrainingConfig, None, [*settings, *overrides])
 
 
-def run_toy(output: Path, model: Path, cache: Path, *overrides: str):
+def run_toy(output: Path, model: Path, cache: Path | None, *overrides: str):
     """Train, in this process or as a rank of the pool, which is in a process group already; returns the progress."""
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     config = checked(loaded_run(output, model, cache, *overrides), world_size)

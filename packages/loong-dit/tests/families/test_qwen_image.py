@@ -67,7 +67,7 @@ def batch_of(config, images, levels, text, references=None, *, clean=False):
             runs.append((len(parts[1]), 0.0 if clean else 1000 * level))
         patches.append(torch.cat(parts))
         positions.append(torch.cat(places))
-    return pack_samples(patches=patches, positions=positions, runs=runs, text=text)
+    return pack_samples(patches=patches, positions=positions, runs=runs, text=text, joint=True)
 
 
 LEVELS = [0.5, 0.125]

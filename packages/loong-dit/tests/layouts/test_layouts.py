@@ -32,8 +32,12 @@ QWEN_IMAGE = {
     "joint_attention_dim": 16,
     "axes_dims_rope": [8, 4, 4],
 }
-MODELS = {"wan": (TINY, SIZES[:2]), "qwen image": (QWEN_IMAGE, (SIZES[0], SIZES[2]))}
-"""Each with the sizes of latents that it is given."""
+MODELS = {
+    "wan": (TINY, "videos", SIZES[:2]),
+    "qwen image": (QWEN_IMAGE, "videos", (SIZES[0], SIZES[2])),
+    "qwen image edit": ({**QWEN_IMAGE, "zero_cond_t": True}, "edits", ((1, 4, 4), (1, 4, 6))),
+}
+"""Each with the cache it reads, and the sizes of latents that it is given."""
 
 LAYOUTS = {
     "two shards (FSDP2)": (2, Layout(), "everything"),
@@ -55,19 +59,20 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("layout", names)
 
 
-def gradients(cache, model, layout, sharding):
+def gradients(caches, model, layout, sharding):
     """Loss, gradient norm and whole gradients of a global batch of four samples of several sizes."""
-    hf, sizes = MODELS[model]
+    hf, kind, sizes = MODELS[model]
     family = find_family(hf["_class_name"])
     config = family.config(hf)
     context = ParallelContext.build(layout, "cpu")
     module = randomised(family.build(config, context, torch.float64))
     settings = EngineSettings(precision="fp64", sharding=sharding)
     engine = FsdpEngine([module], family.weight_map(config), context, CpuDevice(), settings)
-    found = LatentCache(cache)
+    found = LatentCache(caches[kind])
     noising = Noising(
-        family.patch_form(config), found.manifest, 3, TimestepDistribution(shift=3.0), 0.3, 8, first_frame=0.5
-    )
+        family.patch_form(config), found.manifest, 3, TimestepDistribution(shift=3.0), 0.3,
+        family.text_length and 8, first_frame=0.5, clean_references=hf.get("zero_cond_t", False),
+    )  # fmt: skip
     stream = LatentStream(
         found,
         [number for number, each in enumerate(found.samples) if each.size in sizes],
@@ -102,22 +107,22 @@ def in_float64(batches):
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return write_cache(tmp_path_factory.mktemp("layouts") / "cache")
+def caches(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("layouts")
+    edits = write_cache(folder / "edits", sizes=((1, 4, 4), (1, 4, 6)), references=(((2, 2),), ((4, 2), (2, 4))))
+    return {"videos": write_cache(folder / "videos"), "edits": edits}
 
 
 @pytest.fixture(scope="module")
-def one_rank(ranks, cache):
-    return {model: ranks.run(1, gradients, cache, model, Layout(), "everything")[0] for model in MODELS}
+def one_rank(ranks, caches):
+    return {model: ranks.run(1, gradients, caches, model, Layout(), "everything")[0] for model in MODELS}
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_layout_gives_the_loss_and_gradients_of_one_rank(ranks, cache, one_rank, model, layout):
-    if LAYOUTS[layout][1].context > 1 and not find_family(MODELS[model][0]["_class_name"]).shares_context:
-        pytest.skip("this family's samples are not shared by context ranks")
+def test_a_layout_gives_the_loss_and_gradients_of_one_rank(ranks, caches, one_rank, model, layout):
     expected_loss, expected_count, expected_norm, expected = one_rank[model]
     size, degrees, sharding = LAYOUTS[layout]
-    for loss, count, norm, whole in ranks.run(size, gradients, cache, model, degrees, sharding):
+    for loss, count, norm, whole in ranks.run(size, gradients, caches, model, degrees, sharding):
         assert count == expected_count == 4
         assert loss == pytest.approx(expected_loss, rel=1e-12)
         assert norm == pytest.approx(expected_norm, rel=1e-12)

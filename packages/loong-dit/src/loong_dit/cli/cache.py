@@ -38,7 +38,8 @@ def cache(
     from loong_dit.media.buckets import Buckets, parse_sizes
     from loong_dit.media.reading import read_list
     from loong_dit.model_source import open_source
-    from loong_dit.recipes.make_cache import CacheSettings, make_cache
+    from loong_dit.recipes.make_cache import make_cache
+    from loong_dit.recipes.sample_encoder import EncodingSettings
 
     source = open_source(model)
     buckets = Buckets(parse_sizes(size), tuple(sorted(frames or [1])))
@@ -52,7 +53,7 @@ def cache(
         source,
         open_vae(vae or source.pipeline, where),
         open_text_encoder(text_encoder or source.pipeline or "", longest_caption, where, source.family.caption_frame),
-        CacheSettings(buckets, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype], bad_media),
+        EncodingSettings(buckets, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype], bad_media),
         images=open_image_encoder(source.pipeline, where) if source.config.image_dim is not None else None,
         say=typer.echo,
     )

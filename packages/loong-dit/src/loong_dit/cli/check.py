@@ -26,7 +26,7 @@ def check(
 
     loaded = load_run(DiffusionTrainingConfig, run_file, overrides or ())
     found = check_run(loaded, nproc)
-    if read_cache and not found.faults:
+    if read_cache and not found.faults and loaded.config.data.cache:
         found.faults += LatentCache(Path(loaded.config.data.cache).expanduser()).damaged()
     if found.faults:
         raise ConfigError(found.faults)

@@ -20,6 +20,7 @@ class LatentCodec(Protocol):
         steps: frames, rows and columns of pixels in one of latents; the first frame stands alone where frames are
             brought together.
         pixel_channels: 3, or 1 for grey.
+        weight_bytes: of its weights.
     """
 
     name: str
@@ -27,6 +28,7 @@ class LatentCodec(Protocol):
     channels: int
     steps: tuple[int, int, int]
     pixel_channels: int
+    weight_bytes: int
 
     def encode(self, video: Tensor) -> tuple[Tensor, Tensor | None]:
         """`[pixel channels, frames, rows, columns]` in -1 to 1 to the mean and deviation of normalised latents.
@@ -47,11 +49,13 @@ class CaptionEncoder(Protocol):
         name: what it is called in manifests.
         hash: of its weights and settings.
         width: of an embedding.
+        weight_bytes: of its weights.
     """
 
     name: str
     hash: str
     width: int
+    weight_bytes: int
 
     def encode(self, captions: Sequence[str]) -> list[Tensor]:
         """`[tokens, width]` of each caption, without padding; at least one token also for the empty caption."""
@@ -62,6 +66,7 @@ class Pixels:
     """Pixels themselves as latents: for small pictures, and for models in pixel space."""
 
     name = "pixels"
+    weight_bytes = 0
     steps: tuple[int, int, int] = (1, 1, 1)
 
     def __init__(self, channels: int) -> None:
@@ -84,6 +89,7 @@ class Words:
     """
 
     name = "words"
+    weight_bytes = 0
 
     def __init__(self, width: int) -> None:
         self.width = width

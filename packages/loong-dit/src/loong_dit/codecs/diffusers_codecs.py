@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from loong_core.errors import UserError
+from loong_dit.codecs.facts import VaeFacts
 from loong_dit.data.cache import tensors_hash
 from loong_dit.families.family import CaptionFrame
 from loong_dit.media.buckets import fitted
@@ -19,6 +21,8 @@ from loong_dit.media.buckets import fitted
 
 class DiffusersVae:
     """A pipeline's `vae`, a picture's or a video's, with the normalisation of latents that its config gives.
+
+    Threads take turns: a video's VAE keeps frames between its calls.
 
     Args:
         folder: the VAE's.
@@ -30,15 +34,14 @@ class DiffusersVae:
     """
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        self._device, self._dtype = device, dtype
+        self._device, self._dtype, self._turn = device, dtype, threading.Lock()
         self._vae = _opened("AutoencoderKL", folder, "vae").to(device, dtype).eval()
         config = self._vae.config
-        self.name = type(self._vae).__name__
+        facts = VaeFacts.of(type(self._vae).__name__, config)
+        self.name, self.channels, self.steps = facts.name, facts.channels, facts.steps
         self.hash = _hash(self._vae, config)
-        self.channels = int(config.get("z_dim") or config.get("latent_channels"))
-        self.pixel_channels = 3
+        self.pixel_channels, self.weight_bytes = 3, _weight_bytes(self._vae)
         self._video = "z_dim" in config
-        self.steps = self._steps(config)
         mean, deviation = config.get("latents_mean"), config.get("latents_std")
         if mean is not None and deviation is not None:
             self._mean, self._deviation = (torch.tensor(each).view(-1, 1, 1, 1) for each in (mean, deviation))
@@ -46,21 +49,13 @@ class DiffusersVae:
             shift, factor = config.get("shift_factor") or 0.0, config.get("scaling_factor") or 1.0
             self._mean, self._deviation = torch.tensor(float(shift)), torch.tensor(1 / float(factor))
 
-    def _steps(self, config: Any) -> tuple[int, int, int]:
-        if not self._video:
-            side = 2 ** (len(config["block_out_channels"]) - 1)
-            return 1, side, side
-        frames = 2 ** sum(bool(each) for each in config["temperal_downsample"])
-        side = 2 ** (len(config["dim_mult"]) - 1) * int(config.get("patch_size") or 1)
-        side = int(config.get("scale_factor_spatial") or side)
-        return int(config.get("scale_factor_temporal") or frames), side, side
-
     @torch.no_grad()
     def encode(self, video: Tensor) -> tuple[Tensor, Tensor]:
         """`[3, frames, rows, columns]` to mean and deviation of normalised latents, float32 on the host."""
         pixels = video.to(self._device, self._dtype)
         given = pixels[None] if self._video else pixels.transpose(0, 1)  # pictures have no axis of frames
-        found = self._vae.encode(given).latent_dist
+        with self._turn:
+            found = self._vae.encode(given).latent_dist
         mean, deviation = (
             (each[0] if self._video else each.transpose(0, 1)).float().cpu() for each in (found.mean, found.std)
         )
@@ -70,12 +65,15 @@ class DiffusersVae:
     def decode(self, latents: Tensor) -> Tensor:
         """`[channels, frames, rows, columns]` to pixels, float32 on the host."""
         given = (latents.float().cpu() * self._deviation + self._mean).to(self._device, self._dtype)
-        pixels = self._vae.decode(given[None] if self._video else given.transpose(0, 1)).sample
+        with self._turn:
+            pixels = self._vae.decode(given[None] if self._video else given.transpose(0, 1)).sample
         return (pixels[0] if self._video else pixels.transpose(0, 1)).float().cpu().clamp(-1, 1)
 
 
 class TransformersText:
     """A pipeline's `text_encoder` with its `tokenizer`: the last hidden states of a caption's tokens.
+
+    Threads take turns: tokenizers are not made for several.
 
     Args:
         encoder: folder of the encoder.
@@ -103,6 +101,7 @@ class TransformersText:
         except ImportError as error:
             raise _missing(error) from error
         self._device, self._longest, self._frame = device, longest + frame.dropped, frame
+        self._turn = threading.Lock()
         self._encoder = _text_encoder(encoder).to(device=device, dtype=dtype).eval()  # type: ignore[call-overload]
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer)
@@ -112,18 +111,20 @@ class TransformersText:
         self.name = type(self._encoder).__name__
         self.hash = _hash(self._encoder, config.to_dict() | {"longest": longest, "frame": frame.template})
         self.width = int(getattr(config, "d_model", None) or config.hidden_size)
+        self.weight_bytes = _weight_bytes(self._encoder)
 
     @torch.no_grad()
     def encode(self, captions: Sequence[str]) -> list[Tensor]:
         """`[tokens, width]` of each caption, float32 on the host."""
         found = []
         for caption in captions:
-            ids = self._tokenizer(
-                self._frame.template.format(" ".join(caption.split())),
-                truncation=True,
-                max_length=self._longest,
-                return_tensors="pt",
-            ).to(self._device)
+            with self._turn:
+                ids = self._tokenizer(
+                    self._frame.template.format(" ".join(caption.split())),
+                    truncation=True,
+                    max_length=self._longest,
+                    return_tensors="pt",
+                ).to(self._device)
             states = self._encoder(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"])
             found.append(states.last_hidden_state[0, self._frame.dropped :].float().cpu())
         return found
@@ -144,6 +145,7 @@ class ClipImages:
         except Exception as error:  # a folder can be wrong in many ways
             raise UserError(f"{folder} is not the folder of an image encoder: {error}") from error
         self._device, self._side = device, int(self._encoder.config.image_size)
+        self.weight_bytes = _weight_bytes(self._encoder)
 
     @torch.no_grad()
     def __call__(self, picture: Tensor) -> Tensor:
@@ -183,6 +185,10 @@ def _hash(module: nn.Module, config: Any) -> str:
     told = {key: value for key, value in dict(config).items() if not key.startswith("_")}
     text = json.dumps(told, sort_keys=True, default=str)
     return hashlib.sha256((text + tensors_hash(module.state_dict())).encode()).hexdigest()[:32]
+
+
+def _weight_bytes(module: nn.Module) -> int:
+    return sum(each.numel() * each.element_size() for each in module.parameters())
 
 
 def _missing(error: ImportError) -> UserError:

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from loong_core.errors import UserError
 from loong_dit.codecs.codec import CaptionEncoder, LatentCodec, Pixels, Words
+from loong_dit.codecs.facts import PIXELS, text_folders, vae_folder, words_width
 from loong_dit.families.family import CaptionFrame
-
-PIXELS = {"pixels": 3, "pixels-grey": 1}
-"""Names of the codecs that need no weights, and their channels."""
 
 
 def open_vae(source: str | Path | None, device: torch.device, dtype: torch.dtype = torch.float32) -> LatentCodec:
@@ -22,14 +20,9 @@ def open_vae(source: str | Path | None, device: torch.device, dtype: torch.dtype
     Raises:
         UserError: there is none.
     """
-    if source is None:
-        raise UserError("there is no VAE to decode latents with: name a pipeline's folder, which has vae/")
     if isinstance(source, str) and source in PIXELS:
         return Pixels(PIXELS[source])
-    folder = Path(source).expanduser()
-    folder = folder / "vae" if (folder / "vae" / "config.json").is_file() else folder
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{source} has no VAE; name one's folder, a pipeline's, pixels or pixels-grey")
+    folder = vae_folder(source)
     from loong_dit.codecs.diffusers_codecs import DiffusersVae
 
     return DiffusersVae(folder, device, dtype)
@@ -47,15 +40,9 @@ def open_text_encoder(
     Raises:
         UserError: there is none.
     """
-    if isinstance(source, str) and source.startswith("words-") and source[6:].isdecimal() and int(source[6:]):
-        return Words(int(source[6:]))
-    folder = Path(source).expanduser()
-    encoder, tokenizer = folder / "text_encoder", folder / "tokenizer"
-    if not (encoder / "config.json").is_file() or not tokenizer.is_dir():
-        raise UserError(
-            f"{source} is no pipeline's folder with text_encoder/ and tokenizer/; name one, or words-N for vectors of "
-            "N numbers a word"
-        )
+    if width := words_width(source):
+        return Words(width)
+    encoder, tokenizer = text_folders(source)
     from loong_dit.codecs.diffusers_codecs import TransformersText
 
     return TransformersText(encoder, tokenizer, longest, device, frame or CaptionFrame(), dtype)

@@ -13,6 +13,7 @@ from loong_dit.data.cache import CachedSample, draw_latents
 from loong_dit.data.manifest import Manifest
 from loong_dit.flow.draws import SampleDraws
 from loong_dit.flow.timesteps import TRAIN_TIMESTEPS, TimestepDistribution
+from loong_dit.joint_sequences import JointSequences
 from loong_dit.packing import Lengths, PatchForm
 
 
@@ -65,6 +66,7 @@ def assemble(
         runs=[run for each in noised for run in each.runs],
         text=[each.text for each in noised],
         image=[each.image for each in noised if each.image is not None] or None,
+        joint=noising.form.joint_text,
         target=torch.cat([each.target for each in noised]),
         weights=torch.cat([each.weights for each in noised]),
         high_noise=high_noise,
@@ -77,6 +79,7 @@ def pack_samples(
     positions: Sequence[Tensor],
     runs: Sequence[tuple[int, float]],
     text: Sequence[Tensor],
+    joint: bool = False,
     image: Sequence[Tensor] | None = None,
     target: Tensor | None = None,
     weights: Tensor | None = None,
@@ -87,21 +90,26 @@ def pack_samples(
     Args:
         patches, positions, text, image: one a sample, as `DiffusionBatch` has them for all.
         runs: tokens and timestep of each run of one timestep, in order.
+        joint: whether captions' tokens stand in the patches' own attention.
         target, weights: of all tokens; None in sampling.
         high_noise: whether the expert of high noise serves.
     """
     tokens, captions = (Lengths.of([len(each) for each in group]) for group in (patches, text))
     images = None if image is None else Lengths.of([len(each) for each in image])
+    pairs, places = tokens.seeing(captions), torch.cat(list(positions))
+    timesteps = torch.tensor([timestep for _, timestep in runs], dtype=torch.float32)
+    run_bounds = Lengths.of([length for length, _ in runs]).bounds
     return DiffusionBatch(
         patches=torch.cat(list(patches)),
-        positions=torch.cat(list(positions)),
+        positions=places,
         cu_seqlens=tokens.bounds,
         max_seqlen=tokens.longest,
         uniform_length=tokens.uniform,
-        timesteps=torch.tensor([timestep for _, timestep in runs], dtype=torch.float32),
-        run_bounds=Lengths.of([length for length, _ in runs]).bounds,
+        timesteps=timesteps,
+        run_bounds=run_bounds,
         text=torch.cat(list(text)),
-        text_pairs=tokens.seeing(captions),
+        text_pairs=pairs,
+        joint=JointSequences.of(pairs, places, timesteps, run_bounds, tokens.bounds) if joint else None,
         image=None if image is None else torch.cat(list(image)),
         image_pairs=None if images is None else tokens.seeing(images),
         target=target,

@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from loong_core.data.shuffle import permutation
 from loong_core.errors import UserError
 from loong_dit.batch import DiffusionBatch
 from loong_dit.data.assembly import Noising, assemble
-from loong_dit.data.cache import LatentCache
+from loong_dit.data.sample_source import SampleSource
 from loong_dit.flow.draws import SampleDraws
 
 Batching = Literal["packed", "sizes"]
@@ -51,7 +52,7 @@ class LatentStream:
 
     def __init__(
         self,
-        cache: LatentCache,
+        cache: SampleSource,
         samples: Sequence[int],
         noising: Noising,
         *,
@@ -70,7 +71,7 @@ class LatentStream:
         self._rank, self._size = data_rank, data_size
         self._high_noise_share, self._high_noising = high_noise_share, high_noising
         self._order: tuple[int, NDArray[np.int64]] | None = None
-        self._empty_text = cache.empty_text()
+        self._empty_text: Tensor | None = None
         self.samples_per_epoch = len(self._epoch_order(0)) if len(self.samples) else 0
         if self.samples_per_epoch < global_batch_size:
             raise UserError(
@@ -92,6 +93,8 @@ class LatentStream:
             noising = self._high_noising if high and self._high_noising is not None else noising
         stride = self.micro_batch_size * self._size
         starts = range(first + self._rank * self.micro_batch_size, first + self.global_batch_size, stride)
+        if self._empty_text is None:
+            self._empty_text = self.cache.empty_text()
         batches = []
         for start in starts:
             numbers = range(start, start + self.micro_batch_size)
@@ -151,7 +154,7 @@ class LatentStream:
 
 
 def held_out_steps(
-    cache: LatentCache,
+    cache: SampleSource,
     samples: Sequence[int],
     noising: Noising,
     *,

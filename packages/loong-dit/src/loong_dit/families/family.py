@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from loong_dit.packing import PatchForm
 
 
+TEXT_LENGTH = "_text_length"
+"""Key of ours in `config.json`, which diffusers passes over: tokens that captions are padded to."""
+
+
 @dataclass(frozen=True)
 class CaptionFrame:
     """What a text encoder is given around a caption.
@@ -45,7 +49,7 @@ class DiffusionFamily:
         text_length: captions' embeddings are padded with zeros to this many; None: each keeps its own length.
         channels_last: whether what the model says of a token lists channels last.
         centred: whether rows and columns are counted from the middle of a picture.
-        shares_context: whether context ranks can share a sample.
+        joint_text: whether captions' tokens stand in the patches' own attention.
         caption_frame: what the text encoder is given around a caption.
     """
 
@@ -57,7 +61,7 @@ class DiffusionFamily:
     text_length: int | None = None
     channels_last: bool = True
     centred: bool = False
-    shares_context: bool = True
+    joint_text: bool = False
     caption_frame: CaptionFrame = CaptionFrame()
 
     @property
@@ -81,7 +85,7 @@ class DiffusionFamily:
         """How latents become tokens."""
         from loong_dit.packing import PatchForm
 
-        return PatchForm(config.patch_size, self.channels_last, self.centred)
+        return PatchForm(config.patch_size, self.channels_last, self.centred, self.joint_text)
 
     def original_name(self, name: str) -> str:
         """What the family's own release calls a tensor (or a layer) that diffusers calls `name`."""

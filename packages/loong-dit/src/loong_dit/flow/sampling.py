@@ -119,7 +119,13 @@ def _velocities(
             text.append(padded(caption.float(), settings.text_length))
             image += [] if each.image is None else [each.image.float()]
     batch = pack_samples(
-        patches=patches, positions=positions, runs=runs, text=text, image=image or None, high_noise=high
+        patches=patches,
+        positions=positions,
+        runs=runs,
+        text=text,
+        joint=settings.form.joint_text,
+        image=image or None,
+        high_noise=high,
     )
     said = say(batch).split([total for _, total in own])
     found = [

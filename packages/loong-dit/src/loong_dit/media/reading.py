@@ -88,6 +88,34 @@ def read_media(path: Path, *, frames: int | None = None) -> Tensor:
     return torch.from_numpy(pixels).permute(3, 0, 1, 2).float() / 127.5 - 1
 
 
+def media_size(path: Path) -> tuple[int, int, int]:
+    """Frames, rows and columns, from the file's header where it tells.
+
+    Raises:
+        MediaError: the file is damaged, or of a kind that is not read.
+    """
+    try:
+        if path.suffix.lower() in VIDEO_SUFFIXES:
+            return _video_size(path)
+        from PIL import Image
+
+        with Image.open(path) as picture:
+            return 1, picture.height, picture.width
+    except UserError:
+        raise
+    except Exception as error:  # decoders fail in many ways
+        raise MediaError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _video_size(path: Path) -> tuple[int, int, int]:
+    with _av().open(str(path)) as container:
+        stream = container.streams.video[0]
+        frames = stream.frames or sum(1 for _ in container.decode(video=0))
+        if not frames:
+            raise MediaError(f"{path} has no frame")
+        return frames, stream.height, stream.width
+
+
 def _picture(path: Path) -> Any:
     from PIL import Image
 
@@ -96,12 +124,8 @@ def _picture(path: Path) -> Any:
 
 
 def _video(path: Path, frames: int | None) -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise UserError("av is not installed; pip install 'loong-dit[video]' to read videos") from error
     read = []
-    with av.open(str(path)) as container:
+    with _av().open(str(path)) as container:
         for frame in container.decode(video=0):
             read.append(frame.to_ndarray(format="rgb24"))
             if frames is not None and len(read) == frames:
@@ -109,6 +133,14 @@ def _video(path: Path, frames: int | None) -> Any:
     if not read:
         raise MediaError(f"{path} has no frame")
     return np.stack(read)
+
+
+def _av() -> Any:
+    try:
+        import av
+    except ImportError as error:
+        raise UserError("av is not installed; pip install 'loong-dit[video]' to read videos") from error
+    return av
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ def draw(
         shift=settings.shift,
         guidance=settings.guidance,
         seed=settings.seed,
-        text_length=source.family.text_length,
+        text_length=source.text_length,
         boundary=source.boundary,
         clean_references=source.clean_references,
     )

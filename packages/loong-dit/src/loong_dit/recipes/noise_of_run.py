@@ -9,8 +9,9 @@ from loong_core.data.shuffle import permutation
 from loong_dit.data.assembly import Noising
 from loong_dit.data.cache import LatentCache
 from loong_dit.data.manifest import Manifest
+from loong_dit.data.sample_source import SampleSource
 from loong_dit.flow.timesteps import TimestepDistribution
-from loong_dit.model_source import ModelSource
+from loong_dit.model_source import ModelSource, open_source
 from loong_dit.recipes.training_config import DiffusionTrainingConfig
 
 _HELD_OUT_KEY = 7
@@ -29,6 +30,12 @@ class RunNoise:
     only: Noising
     high: Noising | None = None
     high_share: float | None = None
+
+
+def model_of(config: DiffusionTrainingConfig) -> ModelSource:
+    """The `model` section's source, of both experts where it has two; raises what `open_source` raises."""
+    model = config.model
+    return open_source(model.source, model.overrides, text_length=model.text_length)
 
 
 def levels_of(config: DiffusionTrainingConfig) -> TimestepDistribution:
@@ -54,7 +61,7 @@ def noise_of(config: DiffusionTrainingConfig, source: ModelSource, manifest: Man
         seed=config.seed,
         levels=levels,
         caption_dropout=config.data.caption_dropout,
-        text_length=source.family.text_length,
+        text_length=source.text_length,
         first_frame=first_frame,
         clean_references=source.clean_references,
     )
@@ -68,8 +75,10 @@ def noise_of(config: DiffusionTrainingConfig, source: ModelSource, manifest: Man
     return RunNoise(high if config.model.expert == "high" else low)
 
 
-def held_out_of(config: DiffusionTrainingConfig, cache: LatentCache) -> tuple[list[int], LatentCache | None, list[int]]:
-    """Samples to train on, the cache of those held out (None if there are none), and which these are."""
+def held_out_of(
+    config: DiffusionTrainingConfig, cache: SampleSource
+) -> tuple[list[int], SampleSource | None, list[int]]:
+    """Samples to train on, the source of those held out (None if there are none), and which these are."""
     if config.data.validation is not None:
         other = LatentCache(Path(config.data.validation).expanduser())
         return list(range(len(cache))), other, list(range(len(other)))

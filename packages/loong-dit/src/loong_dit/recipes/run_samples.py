@@ -17,14 +17,16 @@ from loong_core.train.run import Run
 from loong_dit.batch import DiffusionBatch
 from loong_dit.codecs.codec import LatentCodec, Pixels
 from loong_dit.codecs.opening import open_vae
-from loong_dit.data.cache import LatentCache, draw_latents
+from loong_dit.data.cache import draw_latents
+from loong_dit.data.sample_source import SampleSource
 from loong_dit.flow.sampling import SamplerSettings, Say, Wanted, draw_samples
 from loong_dit.media.writing import write_grid, write_video
 from loong_dit.model_source import ModelSource
+from loong_dit.recipes.online_samples import OnlineSamples
 from loong_dit.recipes.training_config import DiffusionTrainingConfig, SamplesSection
 
 
-def sample_numbers(section: SamplesSection, cache: LatentCache) -> list[int]:
+def sample_numbers(section: SamplesSection, cache: SampleSource) -> list[int]:
     """Which of the cache's samples lend their captions and sizes.
 
     Raises:
@@ -47,7 +49,7 @@ def sampler_settings(
         shift=section.shift or config.flow.shift,
         guidance=section.guidance,
         seed=section.seed,
-        text_length=source.family.text_length,
+        text_length=source.text_length,
         boundary=source.boundary if source.experts > 1 else None,
         clean_references=source.clean_references,
     )
@@ -71,7 +73,7 @@ class RunSamples:
         config: DiffusionTrainingConfig,
         source: ModelSource,
         engine: Engine,
-        cache: LatentCache,
+        cache: SampleSource,
         total_steps: int,
     ) -> None:
         assert config.samples is not None
@@ -98,14 +100,17 @@ class RunSamples:
             self._run.say(f"samples of step {step}: {files[0]}")
 
 
-def codec_of(cache: LatentCache, source: ModelSource, device: torch.device) -> LatentCodec:
-    """What decodes a cache's latents."""
+def codec_of(cache: SampleSource, source: ModelSource, device: torch.device) -> LatentCodec:
+    """What decodes latents; the VAE that encodes them where there is no cache."""
+    if isinstance(cache, OnlineSamples):
+        assert cache.encoder is not None
+        return cache.encoder.codec
     if cache.manifest.vae["name"] == Pixels.name:
         return Pixels(cache.manifest.channels)
     codec = open_vae(source.pipeline, device)
     if codec.hash != cache.manifest.vae["hash"]:
         raise UserError(
-            f"data.cache: {cache.folder} was made by another {cache.manifest.vae['name']} than the one in "
+            f"data.cache was made by another {cache.manifest.vae['name']} than the one in "
             f"{source.pipeline}, which is to decode samples; make the cache anew, or name the other pipeline"
         )
     return codec
@@ -128,7 +133,7 @@ def write_samples(
     return written
 
 
-def _wanted(cache: LatentCache, number: int, config: DiffusionTrainingConfig) -> Wanted:
+def _wanted(cache: SampleSource, number: int, config: DiffusionTrainingConfig) -> Wanted:
     sample = cache.read(number)
     first = None
     if config.model.condition == "first_frame":

@@ -16,6 +16,8 @@ class DiffusionModelSection(Section):
     Attributes:
         source: a named size (`loong models` lists them), a transformer's folder, or a diffusers pipeline's.
         overrides: keys of the transformer's `config.json` to replace.
+        text_length: tokens that captions are padded to with zeros, which attention sees, in place of the model's own
+            number (512 for Wan); the model's folder keeps it.
         initialise: `weights` loads them, `random` draws them, `auto` loads them if there are any.
         expert: which transformer of a model of two (Wan 2.2 A14B): of high noise, of low noise, or both in one run.
         condition: `first_frame` teaches a model to go on from a given frame, for models whose tokens have each a
@@ -27,10 +29,41 @@ class DiffusionModelSection(Section):
 
     source: Annotated[str, REQUIRED] = ""
     overrides: dict[str, Any] = Field(default_factory=dict)
+    text_length: Count | None = None
     initialise: Literal["auto", "random", "weights"] = "auto"
     expert: Literal["both", "high", "low"] = "both"
     condition: Literal["none", "first_frame"] = "none"
     condition_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+
+
+class OnlineSection(Section):
+    """Pictures and videos that are encoded as training asks for them; the keys are the options of `loong-dit cache`.
+
+    Attributes:
+        media: a list, .csv, .json or .jsonl, with video or image, prompt, edit_image.
+        base: folder that its paths are relative to; the list's own by default.
+        sizes: rows x columns, as 480x832; the nearest shape is taken.
+        frames: of a video, the most that there are.
+        vae: a VAE's folder, pixels, or pixels-grey; by default the model's own.
+        text_encoder: a pipeline's folder, or words-N; by default the model's own.
+        dtype: of what they make; a cache's default is the same.
+        precision: what they compute in.
+        longest_caption: tokens beyond which a caption is cut.
+        bad_media: `stop` ends the run at a file that cannot be read, `skip` takes the next of its size and counts it.
+    """
+
+    shorthand = "media"
+
+    media: Annotated[str, REQUIRED] = ""
+    base: str | None = None
+    sizes: Annotated[list[str], Field(min_length=1)] = Field(default_factory=lambda: ["480x832"])
+    frames: Annotated[list[Count], Field(min_length=1)] = Field(default_factory=lambda: [1])
+    vae: str | None = None
+    text_encoder: str | None = None
+    dtype: Literal["bf16", "fp32"] = "bf16"
+    precision: Literal["bf16", "fp32"] = "fp32"
+    longest_caption: Count = 512
+    bad_media: Annotated[Literal["stop", "skip"], MAY_CHANGE] = "stop"
 
 
 class LatentDataSection(Section):
@@ -38,6 +71,7 @@ class LatentDataSection(Section):
 
     Attributes:
         cache: a folder that `loong-dit cache` made.
+        online: in its place, media that are encoded as they are asked for.
         validation: another one, held out; or `validation_fraction` of the first.
         validation_fraction: share of the cache's samples that is held out.
         batching: `packed` puts samples of any sizes into a microbatch; `sizes` puts samples of one size together, which
@@ -47,7 +81,8 @@ class LatentDataSection(Section):
 
     shorthand = "cache"
 
-    cache: Annotated[str, REQUIRED] = ""
+    cache: str | None = None
+    online: OnlineSection | None = None
     validation: str | None = None
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     batching: Literal["packed", "sizes"] = "packed"

@@ -13,7 +13,7 @@ QWEN_IMAGE = DiffusionFamily(
     configs=files("loong_dit") / "configs" / "qwen_image",
     channels_last=False,
     centred=True,
-    shares_context=False,
+    joint_text=True,
     caption_frame=CaptionFrame(
         "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
         "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"

@@ -19,7 +19,7 @@ from loong_core.nn.norm import NormWeight
 from loong_core.parallel.context import ParallelContext
 from loong_dit.batch import DiffusionBatch
 from loong_dit.families.qwen_image.config import FREQ_DIM, QwenImageConfig
-from loong_dit.families.qwen_image.joint import JointSequences, text_positions
+from loong_dit.joint_sequences import JointSequences
 from loong_dit.nn.axial_rotary import axial_rotation
 from loong_dit.nn.embeddings import TwoLayers, sinusoids, wide
 from loong_kernels import gated_add, modulated_norm, rms_norm, wide_norm_rotary
@@ -74,17 +74,12 @@ class QwenImageTransformer(nn.Module):
 
     Args:
         config: its hyperparameters.
-        context: its device; samples are not shared by context ranks.
+        context: its device, and the context ranks that share each sample's text and patches.
         dtype: of the parameters, but for those of timesteps, which are float32 at least.
-
-    Raises:
-        ValueError: there are several context ranks.
     """
 
     def __init__(self, config: QwenImageConfig, context: ParallelContext, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        if context.context.size > 1:
-            raise ValueError("Qwen-Image's samples cannot be shared by context ranks: set layout.context=1")
         self.config, self.context = config, context
         width, device = config.width, context.device
         self.image_in = nn.Linear(config.patch_elements, width, device=device, dtype=dtype)
@@ -100,19 +95,21 @@ class QwenImageTransformer(nn.Module):
 
     def forward(self, batch: DiffusionBatch) -> Tensor:
         """What the model says of each patch, `[tokens, patch_elements]` in its dtype; a batch on the model's device."""
-        config, dtype = self.config, self.image_in.weight.dtype
+        config, dtype, joint = self.config, self.image_in.weight.dtype, batch.joint
+        if joint is None:
+            raise ValueError("Qwen-Image attends to text and patches together, and the batch keeps them apart")
         image = self.image_in(batch.patches.to(dtype))
         text = self.text_in(rms_norm(batch.text.to(dtype), self.text_norm(), config.eps))
-        time = F.silu(self.time(batch.timesteps))
-        starts = torch.searchsorted(batch.run_bounds[1:], batch.cu_seqlens[:-1].contiguous(), right=True)
+        embedded = F.silu(self.time(torch.cat([batch.timesteps, joint.text_timesteps])))
+        time, text_time = embedded.tensor_split([batch.timesteps.shape[0]])
         inputs = BlockInputs(
-            JointSequences.of(batch),
+            joint,
             time,
-            time[starts],
+            text_time,
             batch.run_bounds,
             batch.text_pairs.cu_seqlens_k,
             self._rotation(batch.positions),
-            self._rotation(text_positions(batch)),
+            self._rotation(joint.text_positions),
             self.context,
         )
         for layer in self.layers:
@@ -173,14 +170,12 @@ class Stream(nn.Module):
         """Rotated queries and keys, normalised head by head, and values: `[tokens, heads, head_dim]` each."""
         shift, scale = modulation[:2]
         q, k, v = self.qkv(modulated_norm(x, scale, shift, runs, self.eps)).chunk(3, dim=-1)
-        tokens = x.shape[0]
+        v = v.unflatten(-1, (-1, self.head_dim))
         q, k = (
-            wide_norm_rotary(each.reshape(-1, self.head_dim), norm(), *rotation, self.eps).view(
-                tokens, -1, self.head_dim
-            )
+            wide_norm_rotary(each.reshape(-1, self.head_dim), norm(), *rotation, self.eps).view(v.shape)
             for each, norm in ((q, self.query_norm), (k, self.key_norm))
         )
-        return [q, k, v.unflatten(-1, (-1, self.head_dim))]
+        return [q, k, v]
 
     def go_on(self, x: Tensor, mixed: Tensor, modulation: tuple[Tensor, ...], runs: Tensor) -> Tensor:
         """Add what attention gave, and the feed-forward layer."""

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from loong_dit.families.config_reader import ConfigReader
+from loong_dit.families.family import TEXT_LENGTH
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,9 @@ def diffusers_config(original: dict[str, Any], tensors: Mapping[str, tuple[int, 
         "rope_max_seq_len": 1024,
     }
     read.only("qk_norm", True, default=True)
-    read.finish(ignored=("text_len", "patch_size", "window_size"))
-    return hf
+    text_length = read.whole("text_len", default=512)
+    read.finish(ignored=("patch_size", "window_size"))
+    return hf if text_length == 512 else {**hf, TEXT_LENGTH: text_length}
 
 
 def original_config(hf: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +171,7 @@ def original_config(hf: dict[str, Any]) -> dict[str, Any]:
         "num_heads": config.num_attention_heads,
         "num_layers": config.num_layers,
         "out_dim": config.out_channels,
-        "text_len": 512,
+        "text_len": hf.get(TEXT_LENGTH, 512),
         **({"text_dim": config.text_dim} if config.text_dim != 4096 else {}),
         **({} if config.cross_attn_norm else {"cross_attn_norm": False}),
     }
