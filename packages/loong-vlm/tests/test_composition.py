@@ -119,7 +119,7 @@ def test_text_alone_is_to_a_grafted_language_model_what_it_was(tmp_path):
     torch.testing.assert_close(model.logits(batch), alone.logits(text), rtol=1e-12, atol=1e-12)
 
 
-def test_a_projector_that_does_not_fit_is_refused_with_the_widths(tmp_path):
+def test_bad_input_a_projector_that_does_not_fit_is_refused_with_the_widths(tmp_path):
     tower, words = folder_of(QWEN2_5_VL, tmp_path / "tower"), folder_of(QWEN2, tmp_path / "words")
     with pytest.raises(
         UserError, match=r"takes features 16 wide to a language model of width 32; these parts are 16 and"
@@ -127,10 +127,17 @@ def test_a_projector_that_does_not_fit_is_refused_with_the_widths(tmp_path):
         open_vision_model("", tower=str(tower), projector=str(tower), language=str(words))
 
 
-def test_a_tower_that_hands_patches_out_row_by_row_takes_no_merger_of_squares(tmp_path):
+def test_bad_input_a_tower_that_hands_patches_out_row_by_row_takes_no_merger_of_squares(tmp_path):
     tiles, squares = folder_of(INTERNVL, tmp_path / "tiles"), folder_of(QWEN3_VL, tmp_path / "squares")
     with pytest.raises(UserError, match="this tower hands patches out row by row; give it a pixel_shuffle projector"):
         open_vision_model(str(squares), tower=str(tiles))
+
+
+def test_bad_input_a_folder_whose_projector_and_language_model_do_not_fit_is_refused_with_the_widths(tmp_path):
+    hf = {**QWEN2_5_VL, "vision_config": {**QWEN2_5_VL["vision_config"], "out_hidden_size": 20}}
+    (tmp_path / "config.json").write_text(json.dumps(hf))
+    with pytest.raises(UserError, match=r"makes features of width 20, the language model is \d+ wide"):
+        open_vision_model(tmp_path)
 
 
 def test_a_part_alone_is_not_a_model(tmp_path):

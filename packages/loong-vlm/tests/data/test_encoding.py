@@ -1,5 +1,7 @@
 """Conversations with images become the very ids that transformers' processors give, with the answers marked."""
 
+import struct
+
 import numpy as np
 import pytest
 import torch
@@ -169,6 +171,7 @@ BROKEN = {
     "empty": (b"", r"empty \(0 bytes\)"),
     "no image": (b"hello, world", "no image that Pillow knows"),
     "header cut": (png()[:20], "cannot be decoded|no image"),
+    "no pixels": (b"GIF89a" + struct.pack("<HHBBB", 0, 0, 0, 0, 0) + b";", "cannot be decoded|no image|0 x 0"),
     "absurd ratio": (png(4, 1200), "300 times the other, at most 200"),
 }
 

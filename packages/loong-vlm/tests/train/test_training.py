@@ -130,14 +130,14 @@ def test_every_fault_of_parts_is_told_before_the_run(parts, tmp_path):
     assert "every part is frozen" in faults(run_config(parts, tmp_path / "run", parts=every))[0]
 
 
-def test_a_tokenizer_without_the_image_token_is_refused(parts, tmp_path):
+def test_bad_input_a_tokenizer_without_the_image_token_is_refused(parts, tmp_path):
     config = run_config(parts, tmp_path / "run", tokenizer="bytes")
     config = config.model_copy(update={"data": config.data.model_copy(update={"chat_template": "plain"})})
     told = faults(config)
     assert any("has no token <|image_pad|>" in each for each in told)
 
 
-def test_a_missing_image_is_named_before_the_first_step(parts, tmp_path):
+def test_bad_input_a_missing_image_is_named_before_the_first_step(parts, tmp_path):
     line = {"messages": [
         {"role": "user", "content": [{"type": "image", "image": "none.png"}, {"type": "text", "text": "?"}]},
         {"role": "assistant", "content": "1"},
