@@ -15,7 +15,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import mkdtemp
@@ -35,6 +36,7 @@ from loong_core.engine.settings import EngineSettings
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_core.parallel.pool import RankPool
+from loong_core.parallel.ranks import initialise_from_env, leave
 from loong_llm.model import build_stages, open_model
 from loong_llm.recipes.next_token import next_token_loss
 from tools.bench import record
@@ -206,6 +208,23 @@ def loading_ranks(folder: Path, layout: Layout, precision: Any) -> float:
     return perf_counter() - begin
 
 
+@contextmanager
+def _caller(ranks: int, accelerated: bool) -> Iterator[Callable[..., list[Any]]]:
+    """What calls a function on every rank: a pool's on the host; on an accelerator this process is the only one.
+
+    A pool's ranks talk by gloo alone, which does not carry an accelerator's tensors in every collective of an engine.
+    """
+    if accelerated:
+        initialise_from_env(select("auto").device)
+        try:
+            yield lambda function, *arguments: [function(*arguments)]
+        finally:
+            leave()
+    else:
+        with RankPool(ranks) as pool:
+            yield lambda function, *arguments: pool.run(ranks, function, *arguments, timeout=1200)
+
+
 def main() -> None:
     """Measure, print, record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -224,16 +243,13 @@ def main() -> None:
         accelerated = select("auto").device.name != "cpu"
         precision = "bf16" if accelerated else "fp32"
         ranks = 1 if accelerated else options.nproc
-        with RankPool(ranks) as pool:
-            saved = pool.run(ranks, saving_ranks, folder, Layout(), precision, options.tokens, timeout=1200)
+        with _caller(ranks, accelerated) as call:
+            saved = call(saving_ranks, folder, Layout(), precision, options.tokens)
             figures |= {key: max(each[key] for each in saved) for key in saved[0]}
             size = sum(file.stat().st_size for file in (folder / "checkpoints").rglob("*.safetensors"))
-            other = Layout(tensor=ranks)
             figures["checkpoint_bytes"] = size
             figures["reshard"] = f"{ranks} data ranks to {ranks} tensor ranks"
-            figures["reshard_load_seconds"] = max(
-                pool.run(ranks, loading_ranks, folder, other, precision, timeout=1200)
-            )
+            figures["reshard_load_seconds"] = max(call(loading_ranks, folder, Layout(tensor=ranks), precision))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for name, value in figures.items():
