@@ -72,7 +72,9 @@ def open_source(
     if (iteration := find_iteration(path, step)) is not None:
         if described_by is None:
             what = f"{path} is a checkpoint of Megatron's, which does not say which model it is of"
-            raise UserError(f"{what}; give --model NAME, or a folder with the model's config.json and tokenizer")
+            raise UserError(
+                f"{what}; name it, or a folder with its config.json and tokenizer: loong-llm convert --model"
+            )
         return _megatron(iteration, open_model(described_by))
     if described_by is not None:
         raise UserError(f"--model would be ignored: {path} is no checkpoint of Megatron's, and says what it is of")

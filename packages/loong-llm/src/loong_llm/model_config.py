@@ -61,6 +61,9 @@ def read_model_config(source: str | Path, overrides: Mapping[str, Any] | None = 
     return ModelConfig(str(source), hf, family, family.decoder_config(hf), folder)
 
 
+_OF_MEGATRON = (".metadata", "latest_checkpointed_iteration.txt")
+
+
 def find_hf_config(
     source: str | Path, named: Collection[str], config_of: Callable[[str], dict[str, Any]]
 ) -> tuple[dict[str, Any], Path | None]:
@@ -80,6 +83,11 @@ def find_hf_config(
     if path.is_dir():
         if (path / "run.yaml").is_file() and not (path / "config.json").exists():
             raise UserError(_of_a_run(path))
+        if any((path / name).is_file() for name in _OF_MEGATRON) and not (path / "config.json").exists():
+            raise UserError(
+                f"model {name} is a checkpoint of Megatron's: loong-llm convert {name} OUTPUT --model NAME makes a "
+                "Hugging Face folder of it"
+            )
         return read_json_object(path / "config.json"), path
     if len(path.parts) > 1 or name.startswith((".", "~")):
         raise UserError(f"model {name}: there is no such folder")

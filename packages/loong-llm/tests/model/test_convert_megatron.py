@@ -131,10 +131,12 @@ def test_weights_that_the_model_has_no_place_for_are_told(checkpoint, tmp_path):
 
 def test_a_checkpoint_without_a_model_named_is_refused_and_so_is_a_model_named_for_nothing(checkpoint, tmp_path):
     folder, _ = checkpoint("llama")
-    with pytest.raises(UserError, match="does not say which model it is of; give --model"):
+    with pytest.raises(UserError, match=r"does not say which model it is of; name it, or .* loong-llm convert --model"):
         convert(folder / "megatron", tmp_path / "out")
     with pytest.raises(UserError, match="--model would be ignored"):
         convert(folder / "model", tmp_path / "out", described_by="qwen3-0.6b")
+    with pytest.raises(UserError, match="is a checkpoint of Megatron's: loong-llm convert .* --model NAME makes"):
+        open_model(folder / "megatron")
 
 
 class _Harmful:
