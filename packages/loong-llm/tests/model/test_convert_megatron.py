@@ -135,7 +135,7 @@ def test_a_checkpoint_without_a_model_named_is_refused_and_so_is_a_model_named_f
         convert(folder / "megatron", tmp_path / "out")
     with pytest.raises(UserError, match="--model would be ignored"):
         convert(folder / "model", tmp_path / "out", described_by="qwen3-0.6b")
-    with pytest.raises(UserError, match="is a checkpoint of Megatron's: loong-llm convert .* --model NAME makes"):
+    with pytest.raises(UserError, match=r"is a checkpoint of Megatron's: loong-llm convert .* --model NAME makes"):
         open_model(folder / "megatron")
 
 
@@ -162,6 +162,7 @@ def test_a_truncated_file_is_told_with_both_sizes(checkpoint, tmp_path):
         convert(copy, tmp_path / "out", described_by=str(folder / "model"))
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_layers_stored_one_by_one_under_other_names_are_found_too(checkpoint, tmp_path):
     """As Megatron stores layers that differ, with its own norms' names, and as programs with a prefix do."""
     folder, _ = checkpoint("qwen3_moe")
