@@ -57,6 +57,7 @@ def check_run(loaded: Loaded[PolicyTrainingConfig], world_size: int) -> Findings
     if config.model.source:
         source = _policy(config, found)
     if source is not None:
+        found.faults += _adapter_faults(config, source)
         data = _data(config, source, found)
     else:
         found.faults += section_faults(config.data)
@@ -99,6 +100,20 @@ def _data(config: PolicyTrainingConfig, source: PolicySource, found: Findings) -
         what = f"holds out {counted(held_out, 'sample')}, fewer than train.global_batch_size {batch}"
         found.faults.append(Fault("data.validation_fraction", what, "raise it"))
     return data
+
+
+def _adapter_faults(config: PolicyTrainingConfig, source: PolicySource) -> list[Fault]:
+    if config.lora is None:
+        return []
+    if not source.family.takes_adapters:
+        what = f"puts adapters on a policy, and {source.config.kind} takes none"
+        return [Fault("lora", what, "remove it; train.freeze and train.train_only choose what is trained")]
+    train = config.train
+    return [
+        Fault(f"train.{key}", "would be ignored: lora says what is trained", "remove it, or use lora.beside")
+        for key, given in (("freeze", train.freeze), ("train_only", train.train_only))
+        if given
+    ]
 
 
 def _validation_faults(config: PolicyTrainingConfig) -> list[Fault]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policy_toys import toy_groot_config, toy_groot_folder, toy_groot_run
+from policy_toys import toy_groot_config, toy_groot_folder, toy_groot_run, toy_run
 from robot_toys import toy_dataset
 from safetensors.torch import load_file
 
@@ -109,6 +109,35 @@ def test_a_frozen_backbone_is_handed_on_as_it_was(straight: Path, tmp_path: Path
     changed = {name for name in old if not old[name].equal(new[name])}
     assert changed
     assert not [name for name in changed if ".backbone." in name]
+
+
+def test_adapters_are_merged_into_the_policy_that_is_written_on_any_number_of_ranks(
+    straight: Path, tmp_path: Path
+) -> None:
+    before = straight / "run" / "pretrained_model"
+    lora = {"rank": 2, "targets": ["q_proj", "linear_fc1"], "beside": ["action_decoder.*"]}
+    run = str(toy_groot_run(tmp_path, model=str(before), data__train=mixture(tmp_path), lora=lora, train__steps=2))
+    for ranks in (1, 2):
+        done = command("train", run, f"output={tmp_path / str(ranks)}", "--nproc", str(ranks))
+        assert done.returncode == 0, done.stderr
+    old = load_file(before / "model.safetensors")
+    one, two = (load_file(tmp_path / ranks / "pretrained_model" / "model.safetensors") for ranks in "12")
+    changed = {name for name in old if not old[name].equal(one[name])}
+    assert {name.rsplit(".", 2)[-2] for name in changed if ".backbone." in name} == {"q_proj", "linear_fc1"}
+    assert all(".action_decoder." in name for name in changed if ".backbone." not in name)
+    name = "_groot_model.backbone.model.model.language_model.layers.1.self_attn.q_proj.weight"
+    assert np.linalg.matrix_rank((one[name] - old[name]).numpy(), tol=1e-6) == 2
+    for key, values in one.items():
+        np.testing.assert_allclose(two[key].numpy(), values.numpy(), rtol=1e-3, atol=2e-5, err_msg=key)
+
+
+def test_adapters_where_there_is_no_place_for_them_or_beside_what_they_would_ignore(tmp_path: Path) -> None:
+    assert "train.freeze: would be ignored: lora says what is trained" in faults(
+        tmp_path, lora={}, train__freeze=["visual.*"]
+    )
+    (tmp_path / "pi").mkdir()
+    found = check_run(load_run(PolicyTrainingConfig, toy_run(tmp_path / "pi", lora={})), 1)
+    assert "lora: puts adapters on a policy, and pi05 takes none" in str(found.faults[0])
 
 
 TUNED = {

@@ -185,6 +185,7 @@ class PolicyFamily:
             there: processors, sizes.
         read_statistics: the statistics that a folder's own files hold, by embodiment; empty where there are none.
         flops: (module, cameras, tokens of a prompt) to the floating-point operations of training on one sample.
+        takes_adapters: whether its vision-language model is made of layers that low-rank adapters can be put on.
         finished: what is done to a module once it is known which of its parameters are trained.
     """
 
@@ -206,4 +207,5 @@ class PolicyFamily:
     write_beside: Callable[[Path, Any, Mapping[str, FeatureStatistics], str], None]
     read_statistics: Callable[[Path, Any], dict[str, FeatureStatistics]]
     flops: Callable[[Any, int, int], float]
+    takes_adapters: bool = False
     finished: Callable[[nn.Module], None] = lambda module: None

@@ -20,6 +20,7 @@ from loong_core.train.run import Run
 from loong_llm.tokenizer import load_tokenizer
 from loong_vla.families.family import PolicyConfig, PolicyFamily
 from loong_vla.lerobot_folder.policy_folder import PolicyFolder, open_policy
+from loong_vla.recipes.adapters import put_adapters
 from loong_vla.recipes.training_config import PolicyTrainingConfig
 
 if TYPE_CHECKING:
@@ -108,11 +109,15 @@ def trained_policy(run: Run, config: PolicyTrainingConfig, source: PolicySource)
     """The policy under the run's engine. Collective."""
     dtype = weights_dtype(config.engine, run.engine_settings)
     policy = build_policy(source, run.context, initialise=config.model.initialise, seed=config.seed, dtype=dtype)
-    if config.train.freeze or config.train.train_only:
+    weight_map, layers = source.weight_map, source.config.num_layers
+    if config.lora is not None:
+        weight_map, told = put_adapters(policy, weight_map, layers, run.context, config.lora, config.seed)
+        run.say(str(told))
+    elif config.train.freeze or config.train.train_only:
         told = freeze(
             [policy],
-            source.weight_map,
-            source.config.num_layers,
+            weight_map,
+            layers,
             run.context,
             frozen=config.train.freeze,
             trained=config.train.train_only,
@@ -123,4 +128,4 @@ def trained_policy(run: Run, config: PolicyTrainingConfig, source: PolicySource)
         [policy], run.context, run.device, recompute=config.recompute.parts, offload=config.offload.parts
     ):
         run.say(kept)
-    return build_engine(config.engine, [policy], source.weight_map, run.context, run.device, run.engine_settings)
+    return build_engine(config.engine, [policy], weight_map, run.context, run.device, run.engine_settings)

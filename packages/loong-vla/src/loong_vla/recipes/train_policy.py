@@ -13,6 +13,7 @@ from loong_core.train.run import Run, open_run
 from loong_vla.data.stream import RobotStream, held_out_steps
 from loong_vla.data.video import CorruptFrame
 from loong_vla.lerobot_folder.policy_folder import write_policy
+from loong_vla.recipes.adapters import adapter_settings, merged
 from loong_vla.recipes.policy_model import open_policy_source, trained_policy
 from loong_vla.recipes.training_config import PolicyTrainingConfig
 from loong_vla.recipes.training_data import data_size, open_data
@@ -61,10 +62,13 @@ def train_policy(config: PolicyTrainingConfig) -> Progress:
 
         def export(target: Path) -> None:
             """Write the policy as it is. Collective."""
+            pieces = engine.weight_pieces()
+            if config.lora is not None:
+                pieces = merged(pieces, adapter_settings(config.lora, config.seed).scale, run.context)
             write_policy(
                 target,
                 policy,
-                engine.weight_pieces(),
+                pieces,
                 run.context,
                 run.dtype,
                 data.statistics,

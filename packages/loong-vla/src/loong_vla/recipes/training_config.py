@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from loong_core.config import MAY_CHANGE, REQUIRED, RunConfig, Section
-from loong_core.config.sections import Fraction, Positive, Whole
+from loong_core.config.sections import Count, Fraction, Positive, Whole
 from loong_vla.data.augmentation import AugmentationSection
 
 
@@ -80,6 +80,25 @@ class DataSection(Section):
     augmentation: AugmentationSection | None = None
 
 
+class AdaptersSection(Section):
+    """Low-rank adapters (LoRA) on a policy's vision-language model; the policy is written with them merged in.
+
+    Attributes:
+        rank: inner width of an adapter.
+        alpha: an adapter's output is multiplied by `alpha / rank`.
+        dropout: share of an adapter's inputs that is dropped in training.
+        targets: patterns of names of the vision-language model's linear layers (`q_proj`, `visual.*`), or
+            `all-linear`.
+        beside: patterns of names of what is trained whole, without adapters.
+    """
+
+    rank: Count = 16
+    alpha: Positive = 32.0
+    dropout: Fraction = 0.0
+    targets: str | list[str] = "all-linear"
+    beside: list[str] = Field(default_factory=lambda: ["action_head.*"])
+
+
 class PolicyTrainingConfig(RunConfig):
     """A training run of a robot policy.
 
@@ -88,9 +107,11 @@ class PolicyTrainingConfig(RunConfig):
         model: what is trained.
         tokenizer: a Hugging Face folder, or `bytes` for the built-in one; the policy folder's by default.
         data: what it is trained on.
+        lora: adapters to train in place of the vision-language model's weights, if the section is given (GR00T).
     """
 
     engine: Annotated[Literal["fsdp"], MAY_CHANGE] = "fsdp"
     model: Annotated[ModelSection, REQUIRED] = ModelSection()
     tokenizer: str | None = None
     data: DataSection = DataSection()
+    lora: AdaptersSection | None = None

@@ -58,5 +58,6 @@ GROOT = PolicyFamily(
     write_beside=_write_beside,
     read_statistics=_read_statistics,
     flops=_flops,
+    takes_adapters=True,
     finished=spare_frozen_blocks,
 )

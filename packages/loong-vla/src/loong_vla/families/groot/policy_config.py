@@ -327,7 +327,7 @@ def read_groot_config(folder: Path, values: Mapping[str, Any]) -> GrootConfig:
     if "type" in values:
         return _read_lerobot(folder, values)
     version = VERSIONS[str(values.get("model_type"))]
-    model = published(version) | {key: each for key, each in values.items() if key in published(version)}
+    model = _completed(version, values)
     return _checked(
         GrootConfig(
             version=version,
@@ -404,9 +404,14 @@ def _read_model(folder: Path, version: Version, values: Mapping[str, Any]) -> tu
         return told, ids
     base = Path(str(values.get("base_model_path")))
     if (base / "config.json").is_file():
-        own = read_json_object(base / "config.json")
-        return published(version) | {key: own[key] for key in published(version) if key in own}, _ids(base, version)
+        return _completed(version, read_json_object(base / "config.json")), _ids(base, version)
     return published(version), EMBODIMENTS[version]
+
+
+def _completed(version: Version, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The published model with what NVIDIA's `config.json` says; a key that is null says nothing."""
+    known = published(version)
+    return known | {key: each for key, each in values.items() if key in known and each is not None}
 
 
 def _ids(folder: Path, version: Version) -> Mapping[str, int]:

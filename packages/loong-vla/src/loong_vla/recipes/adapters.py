@@ -1,0 +1,89 @@
+"""Low-rank adapters on a policy's vision-language model: put on before the engine, merged into what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from loong_core.checkpoint.pieces import StatePiece
+from loong_core.checkpoint.weight_map import WeightMap
+from loong_core.nn.freezing import Trained
+from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings, apply_lora
+from loong_core.nn.lora_settings import A, B
+from loong_core.nn.name_patterns import chosen
+from loong_core.parallel.context import ParallelContext
+from loong_vla.recipes.training_config import AdaptersSection
+
+
+def adapter_settings(section: AdaptersSection, seed: int) -> LoraSettings:
+    """The `lora` section as adapters take it."""
+    targets = (section.targets,) if isinstance(section.targets, str) else tuple(section.targets)
+    return LoraSettings(rank=section.rank, alpha=section.alpha, dropout=section.dropout, targets=targets, seed=seed)
+
+
+def put_adapters(
+    policy: nn.Module,
+    weight_map: WeightMap,
+    num_layers: int,
+    context: ParallelContext,
+    section: AdaptersSection,
+    seed: int,
+) -> tuple[WeightMap, Trained]:
+    """Freeze a policy but for adapters and what is trained beside them.
+
+    Returns:
+        the weight map that the engine needs, and how many parameters are trained.
+
+    Raises:
+        UserError: a pattern matches nothing, or what takes no adapter.
+    """
+    extended = apply_lora([policy], weight_map, num_layers, context, adapter_settings(section, seed))
+    names = weight_map.tensors(num_layers)
+    whole = chosen(names, section.beside, "lora.beside") if section.beside else set()
+    trained = 0
+    for name, parameter in policy.named_parameters():
+        if parameter.requires_grad:  # an adapter's
+            trained += parameter.numel()
+        elif ".lora." not in name and {piece.name for piece in weight_map.placement(name, context).pieces} <= whole:
+            parameter.requires_grad_(True)
+            trained += parameter.numel()
+    return extended, Trained(trained, sum(each.numel() for each in policy.parameters()))
+
+
+def merged(pieces: Iterable[StatePiece], scale: float, context: ParallelContext) -> Iterator[StatePiece]:
+    """This rank's weights with `scale * B A` in them, without the adapters. Collective.
+
+    Args:
+        pieces: its weights and its boxes of adapters, as an engine yields them.
+        scale: what an adapter's output is multiplied by.
+        context: whose ranks hold the adapters together.
+    """
+    own = list(pieces)
+    adapters = [each for each in own if each.piece.name.startswith(ADAPTER_PREFIX)]
+    whole = _gathered(adapters, context)
+    for each in own:
+        if each.piece.name.startswith(ADAPTER_PREFIX):
+            continue
+        layer = ADAPTER_PREFIX + each.piece.name.removesuffix(".weight")
+        if each.tensor is None or layer + A not in whole:
+            yield each
+            continue
+        rows, columns = each.piece.slices
+        added = whole[layer + B][rows] @ whole[layer + A][:, columns]
+        yield StatePiece(each.kind, each.piece, each.tensor.float() + scale * added.to(each.tensor.device))
+
+
+def _gathered(adapters: Iterable[StatePiece], context: ParallelContext) -> dict[str, Tensor]:
+    """Whole adapters by name, float32 on the host of every rank: they are small."""
+    mine = [(each.piece, each.tensor.detach().float().cpu()) for each in adapters if each.tensor is not None]
+    everyone: list = [mine]
+    if context.world_size > 1:
+        everyone = [None] * context.world_size
+        dist.all_gather_object(everyone, mine)
+    found: dict[str, Tensor] = {}
+    for piece, values in (entry for rank in everyone for entry in rank):
+        found.setdefault(piece.name, torch.zeros(piece.global_shape))[piece.slices] = values
+    return found
