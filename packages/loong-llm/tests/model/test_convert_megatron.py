@@ -42,7 +42,20 @@ MODELS = {
     "qwen2": _SHAPE | {"model_type": "qwen2", "tie_word_embeddings": True},
     "qwen3": _SHAPE | {"model_type": "qwen3", "head_dim": 8},
     "qwen3_moe": _SHAPE | _MIXTURE | {"model_type": "qwen3_moe", "head_dim": 8},
+    "qwen": _SHAPE | {"model_type": "qwen2", "num_key_value_heads": 4},
     "mixtral": _SHAPE | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+}
+"""What megatron-core builds; and but for the first Qwen, whose keys are its own, the `config.json`."""
+FIRST_QWEN = {
+    "model_type": "qwen",
+    "hidden_size": 32,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "kv_channels": 8,
+    "vocab_size": VOCABULARY,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": False,
 }
 
 
@@ -55,7 +68,8 @@ def checkpoint(ranks, tmp_path_factory):
         if name not in made:
             folder = tmp_path_factory.mktemp(name)
             (folder / "model").mkdir()
-            (folder / "model" / "config.json").write_text(json.dumps(MODELS[name]))
+            config = FIRST_QWEN if name == "qwen" else MODELS[name]
+            (folder / "model" / "config.json").write_text(json.dumps(config))
             made[name] = folder, *ranks.run(1, save_gpt, folder / "megatron", MODELS[name], TOKENS)
         return made[name]
 
@@ -71,7 +85,8 @@ def converted(folder, output, source="megatron", **options):
 def test_the_logits_are_those_that_megatron_computes(name, checkpoint, tmp_path):
     folder, logits = checkpoint(name)
     tensors = converted(folder, tmp_path / "out")
-    assert tensors["model.embed_tokens.weight"].shape == (VOCABULARY, 32)
+    table = "transformer.wte.weight" if name == "qwen" else "model.embed_tokens.weight"
+    assert tensors[table].shape == (VOCABULARY, 32)
     (model,) = build_stages(open_model(tmp_path / "out"), ParallelContext.single())
     tokens = torch.tensor(TOKENS)
     ours = model.logits(PackedBatch.from_lengths(tokens, tokens, [len(TOKENS)]))
