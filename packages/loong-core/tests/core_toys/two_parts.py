@@ -14,6 +14,7 @@ from loong_core.checkpoint.weight_map import Cut, Rule, Span, WeightMap
 from loong_core.data.batch import IGNORED_LABEL, PackedBatch
 from loong_core.data.context_cut import cut_batch, rows_of_ranks
 from loong_core.engine.base import LossTerms
+from loong_core.engine.components.features import FedFeatures
 from loong_core.engine.components.feeding import Chosen, Feeding, Item
 from loong_core.nn.decoder import Decoder
 from loong_core.nn.decoder_config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, RotaryConfig
@@ -146,6 +147,19 @@ def build_decoder(context: ParallelContext, dtype: torch.dtype) -> list[Decoder]
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """What a rank was fed: rows of its run of tokens, and features of which it takes these, or all."""
+
+    rows: Tensor
+    features: FedFeatures
+    numbers: Tensor | None
+
+    def taken(self) -> TokenFeatures:
+        features = self.features()
+        return TokenFeatures(self.rows, features if self.numbers is None else features[self.numbers])
+
+
+@dataclass(frozen=True)
 class Pictured:
     """A microbatch of text with pictures.
 
@@ -159,7 +173,7 @@ class Pictured:
     text: PackedBatch
     pictures: tuple[Tensor, ...]
     places: Tensor
-    features: TokenFeatures | None = None
+    features: Waiting | None = None
 
     @property
     def tokens(self) -> Tensor:
@@ -189,12 +203,12 @@ class PictureFeeding(Feeding):
             return super().wanted(batch, context)
         return [features for _, features in self._shown(batch)]
 
-    def fed(self, batch: Pictured, features: Tensor) -> Pictured:
+    def fed(self, batch: Pictured, features: FedFeatures) -> Pictured:
         context = self.context
         if not context.is_first_stage:
             return batch
         rows, numbers = self._shown(batch)[context.context.rank * context.tensor.size + context.tensor.rank]
-        return replace(batch, features=TokenFeatures(rows, features if self.sparing else features[numbers]))
+        return replace(batch, features=Waiting(rows, features, None if self.sparing else numbers))
 
     def _shown(self, batch: Pictured) -> list[tuple[Tensor, Tensor]]:
         """For each tensor rank of each context rank: rows of its run that show features, and which."""
@@ -212,7 +226,7 @@ class PictureFeeding(Feeding):
 
 def forward_step(model: nn.Module, batch: Any, hidden: Tensor | None) -> LossTerms | Tensor:
     """Next-token loss."""
-    out = model(batch.text, hidden, batch.features)
+    out = model(batch.text, hidden, None if batch.features is None or hidden is not None else batch.features.taken())
     if model.head is None:
         return out
     return LossTerms(out.sum(), (batch.text.labels != IGNORED_LABEL).sum())

@@ -47,6 +47,7 @@ class Case:
     engine: EngineName = "megatron"
     encoder_engine: EngineName = "megatron"
     recompute: Parts = NOTHING
+    offload: bool = False
 
 
 CASES = {
@@ -54,6 +55,7 @@ CASES = {
     "the same, encoder recomputed": Case(4, Layout(tensor=2, pipeline=2), recompute=ALL_BLOCKS),
     "tensor 2, pipeline 2, fed by tensor 2, data 2": Case(4, Layout(tensor=2, pipeline=2), Layout(tensor=2)),
     "virtual 2, fed by data 2, everything to everyone": Case(2, Layout(pipeline=2, virtual_pipeline=2), sparing=False),
+    "pipeline 2, features waiting on the host": Case(2, Layout(pipeline=2), offload=True),
     "ring 2, data 2, fed by tensor 2": Case(4, Layout(context=2), Layout(tensor=2)),
     "tensor 2, data 2, fed by fsdp on 4": Case(4, Layout(tensor=2), encoder_engine="fsdp"),
     "fsdp on 4, fed by tensor 1 in two copies": Case(
@@ -74,7 +76,7 @@ def engine_of(case: Case, settings: EngineSettings, *, frozen: bool = False) -> 
     main = build_engine(case.engine, stages, DECODER_MAP, decoder, device, settings)
     led = build_engine(case.encoder_engine, [encoder_stage], ENCODER_MAP, encoder, device, settings)
     feeding = PictureFeeding(decoder, case.sparing)
-    feeder = Feeder("encoder", led, encoder, feeding, WIDTH, settings.dtype)
+    feeder = Feeder("encoder", led, encoder, feeding, WIDTH, settings.dtype, case.offload)
     return ComponentsEngine(main, decoder, [feeder])
 
 

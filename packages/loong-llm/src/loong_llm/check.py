@@ -83,7 +83,7 @@ def check_run(loaded: Loaded[TrainingConfig], world_size: int) -> Findings:
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
     if model is not None and not found.faults:
-        found.faults += trained_part_faults(config, model) + kept_part_faults(config, model)
+        found.faults += trained_part_faults(config, model) + kept_part_faults(config.recompute, config.offload, model)
         found.faults += precision_faults(config, model) + router_record_faults(config, model)
         found.faults += four_bit_faults(config, model, device)
     cluster = None

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
+from loong_core.config.sections import PartsSection
 from loong_core.data.checks import source_faults
 from loong_core.data.sources import SourceSpec, weights_of
 from loong_core.device.cpu import CpuDevice
 from loong_core.device.protocol import Device
 from loong_core.errors import Fault, UserError
 from loong_core.nn import four_bit
-from loong_core.nn.decoder import Decoder
 from loong_core.nn.lora import is_adaptable
 from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
@@ -172,7 +174,7 @@ def four_bit_faults(config: TrainingConfig, model: ModelSource, device: Device |
         faults.append(Fault("lora.base", what, "leave it out"))
     tensor = config.layout.tensor
     for rule in model.weight_map.rules:
-        inputs = {span.local_shape(tensor)[-1] for span in rule.spans} if is_adaptable(rule) else set()
+        inputs = {span.local_shape(1 if rule.whole else tensor)[-1] for span in rule.spans} if is_adaptable(rule) else set()
         if odd := [width for width in inputs if width % four_bit.BLOCK]:
             ranks = "" if tensor == 1 else f" on each of {tensor} tensor ranks"
             what = f"rounds blocks of {four_bit.BLOCK} numbers, and {rule.ours} has {odd[0]} inputs{ranks}"
@@ -183,14 +185,25 @@ def four_bit_faults(config: TrainingConfig, model: ModelSource, device: Device |
     return faults
 
 
-def kept_part_faults(config: TrainingConfig, model: ModelSource) -> list[Fault]:
-    """What is wrong with the patterns of what is recomputed or offloaded."""
-    if not config.recompute.modules and not config.offload.modules:
+def kept_part_faults(
+    recompute: PartsSection, offload: PartsSection, model: ModelSource, component: str = ""
+) -> list[Fault]:
+    """What is wrong with the patterns of what is recomputed or offloaded.
+
+    Args:
+        recompute, offload: the sections.
+        model: or the component of it that they are about.
+        component: what stands before the sections' names in the run file, as `encoder.`.
+    """
+    if not recompute.modules and not offload.modules:
         return []
-    stage = Decoder(model.config, ParallelContext.single("meta"))
-    recompute, offload = config.recompute.parts, config.offload.parts
+    context, layers = ParallelContext.single("meta"), range(model.config.num_layers)
+    stage = model.make_stage(context, layers=layers, embedding=True, head=True, dtype=torch.float32)
     return told_faults(
-        lambda: keep_less([stage], stage.parallel, CpuDevice(), recompute=recompute, offload=offload), "recompute"
+        lambda: keep_less(
+            [stage], context, CpuDevice(), recompute=recompute.parts, offload=offload.parts, component=component
+        ),
+        f"{component}recompute",
     )
 
 

@@ -10,6 +10,7 @@ from loong_core.engine.choice import engine_faults
 from loong_core.errors import ConfigError, Fault
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
+from loong_core.wording import counted
 from loong_llm.check import (
     Findings,
     choice_faults,
@@ -21,12 +22,13 @@ from loong_llm.check import (
 )
 from loong_llm.model_config import layout_faults
 from loong_llm.recipes.trained_model import choose_trained
-from loong_llm.stage_checks import router_record_faults, told_faults
+from loong_llm.stage_checks import kept_part_faults, router_record_faults, told_faults
 from loong_llm.tokenizer import load_tokenizer, tokenizer_faults
 from loong_vlm.data.corpus import vision_faults
+from loong_vlm.encoder_checks import encoder_faults
 from loong_vlm.recipes.fine_tuning import open_run_model, vision_encoder, vision_sources
 from loong_vlm.recipes.trained_parts import with_chosen_parts
-from loong_vlm.recipes.training_config import PART_NAMES, VisionTrainingConfig
+from loong_vlm.recipes.training_config import PART_NAMES, VisionTrainingConfig, encoder_layout
 from loong_vlm.source import VisionModelSource
 
 
@@ -61,15 +63,19 @@ def check_run(loaded: Loaded[VisionTrainingConfig], world_size: int) -> Findings
     if source is not None:
         found.faults += _model_faults(config, source)
         found.faults += layout_faults(source.config, layout, world_size)
-        found.faults += deep_faults(source, layout)
+        if config.encoder is None:
+            found.faults += deep_faults(source, layout)
     else:
         found.faults += layout.faults(world_size)
     found.faults += engine_faults(config.engine, layout)
+    found.faults += encoder_faults(config, source, layout, world_size)
     found.faults += context_faults(config, layout)
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
     if source is not None and not found.faults:
         found.faults += _trained_faults(config, source) + router_record_faults(config, source)
+        language = source if config.encoder is None else source.only("language")
+        found.faults += kept_part_faults(config.recompute, config.offload, language)
     if source is not None and device is not None and not found.faults and device.torch_type == "cpu":
         found.here += host_memory_faults(config, source, device, world_size)
     if config.data.cache and (fault := unwritable("data.cache", config.data.cache)) is not None:
@@ -93,7 +99,8 @@ def deep_faults(source: VisionModelSource, layout: Layout) -> list[Fault]:
         f"gives the first stage {len(first)} of the layers, and features of images go into the first {deep}, which the "
         "stage that encodes them must have"
     )
-    return [Fault("layout.pipeline", what, f"set layout.pipeline_layers, its first at least {deep}")]
+    fix = f"set layout.pipeline_layers, its first at least {deep}, or encode apart: encoder={{}}"
+    return [Fault("layout.pipeline", what, fix)]
 
 
 def _data_faults(config: VisionTrainingConfig) -> list[Fault]:
@@ -191,4 +198,7 @@ def _part_facts(config: VisionTrainingConfig, source: VisionModelSource) -> dict
         elif (scale := getattr(config.parts, name).lr_scale) != 1.0:
             state = f", learning rate x {scale:g}"
         told[name] = f"{kind}, {count:,} parameters{state}"
+    if config.encoder is not None:
+        own = encoder_layout(config.encoder)
+        told["encoder"] = f"apart from the language model, each image encoded by {counted(own.tensor, 'rank')}"
     return told

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import torch
 from torch import Tensor, nn
 
@@ -14,19 +12,21 @@ from loong_core.nn.vocabulary import VocabularyParallelHead
 from loong_core.parallel.collectives import exchange_rows
 from loong_core.parallel.context import ParallelContext
 from loong_vlm.data.batch import Pictures, VisionBatch
+from loong_vlm.encoder import build_parts, smallest_picture
 from loong_vlm.encoding_plan import plan_encoding
 from loong_vlm.features import ImageFeatures
 from loong_vlm.parts import ModelParts
 
 
 class VisionLanguageModel(nn.Module):
-    """Tower and projector on the first stage, and a decoder whose placeholder tokens give way to image features.
+    """A decoder whose placeholder tokens give way to image features, with tower and projector on its first stage.
 
     Weights are uninitialised: draw them (`loong_core.nn.initialize`) or load them.
 
     Args:
         parts: the whole model.
         context: the language model's layout; each of its tensor ranks holds tower and projector whole.
+        encodes: whether tower and projector are in it; without them, batches bring their features (`VisionBatch.fed`).
         layers: the language model's blocks on this stage, all by default.
         embedding: whether this stage embeds tokens, and then images.
         head: whether it computes logits and loss.
@@ -41,19 +41,17 @@ class VisionLanguageModel(nn.Module):
         layers: range | None = None,
         embedding: bool = True,
         head: bool = True,
+        encodes: bool = True,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.parts = parts
         self.parallel = context
+        self.reads_features = embedding or min(layers or [0]) < parts.projector.deep
         self.tower = self.projector = None
-        if embedding:
+        if embedding and encodes:
             alone = ParallelContext.single(context.device)
-            self.tower = parts.tower_kind.build(parts.tower, alone, dtype)
-            self.projector = parts.projector_kind.build(parts.projector, alone, dtype)
-            for parameter in [*self.tower.parameters(), *self.projector.parameters()]:
-                # Each tensor rank reads the features of its own tokens: gradients are partial sums over them.
-                parameter.sequence_parallel = context.sequence_parallel  # type: ignore[attr-defined]
+            self.tower, self.projector = build_parts(parts, alone, context, dtype)
         self.language = Decoder(
             parts.language.config, context, layers=layers, embedding=embedding, head=head, dtype=dtype
         )
@@ -94,25 +92,16 @@ class VisionLanguageModel(nn.Module):
         return self.projector(self.tower(pictures.patches, pictures.grid_thw), pictures.grid_thw)
 
     def token_features(self, batch: VisionBatch) -> TokenFeatures | None:
-        """What stands in the place of this rank's placeholder tokens; None on a stage that has no use for it.
-
-        A rank with no image to encode encodes an empty one and shows it nowhere: whatever engines do around the use of
-        tower and projector (gathering weights, reducing gradients) then happens on every rank alike.
-        """
+        """What stands in the place of this rank's placeholder tokens; None on a stage that has no use for it."""
         if self.tower is None:
-            return None
+            return batch.fed() if batch.fed is not None and self.reads_features else None
         axis, device = self.parallel.tensor_context, batch.tokens.device
-        plan = plan_encoding(batch, self.parts, axis.rank, self.parallel.tensor.size)
-        pictures = batch.pictures.select(plan.own) if plan.own else self._empty_picture()
+        route, rows = plan_encoding(batch, self.parts, axis.rank, self.parallel.tensor.size)
+        (own,) = route.own
+        pictures = batch.pictures.select(own) if own else smallest_picture(self.parts)
         found = self.encode(pictures.to(device, non_blocking=True))
         together = torch.cat([found.embeddings, *found.deep], dim=1)  # [features, (1 + deep) * hidden]
-        sent = together[plan.send.to(device, non_blocking=True)]
-        shown = exchange_rows(sent, axis, plan.sent, plan.received)[plan.order.to(device, non_blocking=True)]
+        sent = together[route.send.to(device, non_blocking=True)]
+        shown = exchange_rows(sent, axis, route.sent, route.received)[route.order.to(device, non_blocking=True)]
         embeddings, *deep = shown.split(self.parts.projector.hidden_size, dim=1)
-        return TokenFeatures(plan.rows.to(device, non_blocking=True), embeddings, tuple(deep))
-
-    def _empty_picture(self) -> Pictures:
-        """The smallest image that the tower takes, all zeros."""
-        grid = self.parts.tower.smallest
-        patches = torch.zeros(prod(grid), self.parts.tower.patch_dim)
-        return Pictures(patches, torch.tensor([grid]), ("image",))
+        return TokenFeatures(rows.to(device, non_blocking=True), embeddings, tuple(deep))

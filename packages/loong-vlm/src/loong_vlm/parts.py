@@ -111,7 +111,8 @@ class ProjectorConfig(Protocol):
 class TowerKind:
     """A kind of vision tower; entry-point group `loong.towers`.
 
-    Its module maps `(patches [patches, patch_dim], grid_thw on the host)` to `TowerFeatures`.
+    Its module maps `(patches [patches, patch_dim], grid_thw on the host)` to `TowerFeatures`, of all patches on every
+    tensor rank.
 
     Attributes:
         name: what it is called.
@@ -119,6 +120,8 @@ class TowerKind:
         config: a `vision_config` to its hyperparameters; raises `UserError` with every key it cannot serve.
         build: the module on the context's device, weights not drawn.
         rules: its parameters in terms of Hugging Face tensors, names without what stands before them in a model.
+        shared: what of it the context's tensor ranks share, each by name and number; their degree divides all of them.
+            None: its module does not share anything, and tensor ranks cannot have it in common.
     """
 
     name: str
@@ -126,6 +129,7 @@ class TowerKind:
     config: Callable[[dict[str, Any]], Any]
     build: Callable[[Any, ParallelContext, torch.dtype], nn.Module]
     rules: Callable[[Any], list[Rule]]
+    shared: Callable[[Any], dict[str, int]] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,36 +1,81 @@
-"""What tower and projector add to a plan of the language model: a bound worked out from their shapes."""
+"""What tower and projector add to a plan of the language model: a bound worked out from their shapes.
+
+Within the language model's first stage the tensor and context ranks share a microbatch's images. Apart from it
+(`encoder` in the run file) the ranks of all stages do, a microbatch a lane, and keep what backward needs of a step.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import isqrt, prod
 
 from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import Accelerator
 from loong_vlm.parts import Grid, ModelParts
-from loong_vlm.recipes.training_config import VisionTrainingConfig
+from loong_vlm.recipes.training_config import VisionTrainingConfig, encoder_layout
 
 _REACHED = 0.4
 """Share of an accelerator's peak that a tower's products reach."""
 
+_KEPT_OF_BLOCK = 14
+"""What a block keeps for backward, in widths of its residual stream: two norms' inputs and outputs, queries, keys and
+values, the mixed ones, the feed-forward's two inner activations (each about four widths)."""
 
-def vision_bytes(config: VisionTrainingConfig, parts: ModelParts, layout: Layout, world_size: int) -> float:
-    """Bytes of weights, gradients and optimizer state of tower and projector on a rank of the first stage."""
-    frozen = config.frozen_parts()
-    shard = layout.shard_for(world_size)
-    total = 0.0
-    for name, part in (("tower", parts.tower), ("projector", parts.projector)):
-        weights = 2.0 if config.precision == "bf16" else 4.0
+
+@dataclass(frozen=True)
+class VisionShare:
+    """What tower and projector are to one rank.
+
+    Attributes:
+        state: bytes of weights, gradients and optimizer state.
+        kept: bytes that wait for backward, of images that fill every sequence.
+        features: bytes of a step's features on a rank of the first stage, that wait for their microbatch; 0 where each
+            microbatch is encoded in its turn, or they wait on the host.
+        seconds: of encoding a microbatch of images only and its backward, with all ranks that share them at work.
+    """
+
+    state: float
+    kept: float
+    features: float
+    seconds: float
+
+
+def vision_share(
+    config: VisionTrainingConfig, parts: ModelParts, layout: Layout, accelerator: Accelerator, world_size: int
+) -> VisionShare:
+    """Of a rank that has them, by the run file and a layout of the language model on `world_size` ranks."""
+    section, frozen = config.encoder, config.frozen_parts()
+    own = layout if section is None else encoder_layout(section)
+    precision = (section and section.precision) or config.precision
+    width = 2.0 if precision == "bf16" else 4.0
+    shard, tensor = own.shard_for(world_size), 1 if section is None else own.tensor
+    state = 0.0
+    for name, count in (
+        ("tower", parts.tower.parameter_count() / tensor),
+        ("projector", parts.projector.parameter_count()),
+    ):
         trained = 0.0 if name in frozen or config.lora is not None else 4.0 + 12.0 / shard
-        total += part.parameter_count() * (weights + trained)
-    return total
+        state += count * (width + trained)
 
-
-def vision_seconds(config: VisionTrainingConfig, parts: ModelParts, accelerator: Accelerator, ranks: int) -> float:
-    """Seconds of encoding, and its backward, of a microbatch of images only, shared by `ranks` ranks."""
+    ranks = layout.model if section is not None else layout.tensor * layout.context
     grid = _grid_of(config.train.micro_batch_size * config.data.sequence_length, parts)
-    trained = "tower" not in config.frozen_parts() and config.lora is None
-    flops = parts.image_flops(grid) * (3 if trained else 1)
-    return flops / ranks / (_REACHED * getattr(accelerator, config.precision))
+    learns = "tower" not in frozen and config.lora is None
+    recompute = (config.recompute if section is None else section.recompute).parts
+    flops = parts.image_flops(grid) * (1 if not learns else 4 if recompute.everything else 3)
+    seconds = flops / ranks / (_REACHED * getattr(accelerator, precision))
+
+    microbatches = max(
+        1, config.train.global_batch_size // config.train.micro_batch_size // layout.data_for(world_size)
+    )
+    at_once = min(microbatches, layout.pipeline) if section is None else microbatches
+    inputs = parts.tower.num_layers * (1 if recompute.everything else _KEPT_OF_BLOCK)
+    kept = width * prod(grid) * parts.tower.width * inputs * at_once / ranks if learns else 0.0
+    waiting = 0.0
+    if section is not None and not section.offload_features:
+        rows = prod(parts.projector.feature_grid(grid)) * (1 + parts.projector.deep)
+        own_width = 2.0 if config.precision == "bf16" else 4.0
+        waiting = own_width * rows * parts.projector.hidden_size * microbatches / (layout.tensor * layout.context)
+    return VisionShare(state, kept, waiting, seconds)
 
 
 def _grid_of(features: int, parts: ModelParts) -> Grid:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,12 +17,15 @@ from loong_core.nn.initialize import initialize
 from loong_core.parallel.context import ParallelContext
 from loong_llm.model import ModelSource, open_model, tokenizer_of
 from loong_vlm.composition import Composition, Grafts, compose
+from loong_vlm.encoder import VisionEncoder
 from loong_vlm.families.family import VisionFamily
 from loong_vlm.model import VisionLanguageModel
 from loong_vlm.model_config import read_vision_config
 from loong_vlm.parts import ModelParts
 
 _PARTS = ("tower", "projector", "language")
+
+Component = Literal["whole", "language", "encoder"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,13 @@ class PartWeights:
         """The same for the part's module by itself."""
         prefix = f"{name}."
         return WeightMap(
-            Rule(rule.ours.removeprefix(prefix), *rule.spans, layers=rule.layers, experts=rule.experts)
+            Rule(
+                rule.ours.removeprefix(prefix),
+                *rule.spans,
+                layers=rule.layers,
+                experts=rule.experts,
+                whole=rule.whole,
+            )
             for rule in self.rules
         )
 
@@ -55,22 +64,35 @@ class VisionModelSource(ModelSource):
         parts: what it is made of.
         folder: where it was found; of a composed model, the folder that it begins with. None for a named size.
         grafts: of a composed model the weights of its parts, those that there are.
+        component: what its stages are: the whole model, or where its parts have layouts of their own the `language`
+            model, fed with features, or the `encoder`, which is tower and projector.
     """
 
     family: VisionFamily = field(kw_only=True)  # type: ignore[assignment]
     parts: ModelParts = field(kw_only=True)
     folder: Path | None = field(kw_only=True, default=None)
     grafts: Mapping[str, PartWeights] | None = field(kw_only=True, default=None)
+    component: Component = field(kw_only=True, default="whole")
 
     def make_weight_map(self) -> WeightMap:
         """The model's parameters in terms of its folder's tensors, or of those that the family writes."""
-        return chosen_layout(self.family.weight_maps(self.parts), self.weights)
+        whole = chosen_layout(self.family.weight_maps(self.parts), self.weights)
+        return whole.divided() if self.component == "encoder" else whole
 
     def make_stage(
         self, context: ParallelContext, *, layers: range, embedding: bool, head: bool, dtype: torch.dtype
     ) -> nn.Module:
-        """The module of a pipeline stage, without weights."""
-        return VisionLanguageModel(self.parts, context, layers=layers, embedding=embedding, head=head, dtype=dtype)
+        """The module of a pipeline stage, without weights; an encoder has one."""
+        if self.component == "encoder":
+            return VisionEncoder(self.parts, context, dtype)
+        encodes = self.component == "whole"
+        return VisionLanguageModel(
+            self.parts, context, layers=layers, embedding=embedding, head=head, encodes=encodes, dtype=dtype
+        )
+
+    def only(self, component: Component) -> VisionModelSource:
+        """The same model, of which stages are one component."""
+        return replace(self, component=component)
 
     @property
     def has_weights(self) -> bool:
@@ -85,12 +107,12 @@ class VisionModelSource(ModelSource):
         for stage in stages:
             initialize(stage, self.weight_map, context, seed, self.config.initializer_range)
             for name in _PARTS:
-                part = getattr(stage, name)
+                part = getattr(stage, name, None)
                 if name in self.grafts and part is not None:
                     found = self.grafts[name]
-                    load_weights(
-                        [part], found.of_part(name), self.config.num_layers, context, found.folder, harmless=[".*"]
-                    )
+                    names = found.of_part(name)
+                    names = names.divided() if self.component == "encoder" else names
+                    load_weights([part], names, self.config.num_layers, context, found.folder, harmless=[".*"])
 
     def duplicates(self) -> Mapping[str, str]:
         """Second copies of a tied table that its checkpoints may hold: name to the first's name."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from balanced_ranks import step
+from balanced_ranks import apart_step, step
 from picture_toys import PROCESSOR, picture, vision_tokenizer, write_lines
 from vision_toys import QWEN2_5_VL, reference, save
 
@@ -49,3 +49,21 @@ def test_balance_on_equals_off_up_to_the_order_of_sums(ranks, model, data, tmp_p
     for figures in on[0]["figures"]:
         assert figures["imbalance"] <= figures["imbalance_before"]
     assert any(figures["imbalance"] < figures["imbalance_before"] for figures in on[0]["figures"])
+
+
+def whole_gradients(outcomes, step_number):
+    found = {}
+    for piece, values in (box for outcome in outcomes for box in outcome["gradients"][step_number]):
+        found.setdefault(piece.name, torch.full(piece.global_shape, torch.nan, dtype=torch.float64))[piece.slices] = (
+            values
+        )
+    return found
+
+
+def test_balance_on_equals_off_where_the_encoder_is_apart(ranks, model, data, tmp_path):
+    off = ranks.run(4, apart_step, model, data, tmp_path, False)
+    on = ranks.run(4, apart_step, model, data, tmp_path, True)
+    assert [each["images"] for each in off] != [each["images"] for each in on]
+    torch.testing.assert_close(torch.tensor(on[0]["losses"]), torch.tensor(off[0]["losses"]), rtol=1e-12, atol=0)
+    for number in range(2):
+        torch.testing.assert_close(whole_gradients(on, number), whole_gradients(off, number), rtol=1e-9, atol=1e-14)

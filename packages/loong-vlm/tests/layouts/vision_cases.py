@@ -9,23 +9,43 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from vision_toys import INTERNVL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, Shown, batch_of, named_gradients, randomise
+from vision_toys import (
+    INTERNVL,
+    INTERNVL_6B,
+    QWEN2_5_VL,
+    QWEN3_VL,
+    QWEN3_VL_MOE,
+    Shown,
+    batch_of,
+    named_gradients,
+    randomise,
+)
 
 from loong_core.checkpoint.pieces import Piece
 from loong_core.data.batch import IGNORED_LABEL
 from loong_core.device.cpu import CpuDevice
-from loong_core.engine.fsdp.engine import FsdpEngine
-from loong_core.engine.megatron.engine import MegatronEngine
+from loong_core.engine.base import Engine
+from loong_core.engine.choice import EngineName, build_engine
 from loong_core.engine.settings import EngineSettings
+from loong_core.nn.parts import ALL_BLOCKS, NOTHING, Parts
+from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_llm.model import build_stages
 from loong_llm.recipes.next_token import next_token_loss
 from loong_vlm.data.batch import VisionBatch
 from loong_vlm.parts import ModelParts
-from loong_vlm.source import open_vision_model
+from loong_vlm.recipes.encoder_apart import join_engines
+from loong_vlm.source import Component, VisionModelSource, open_vision_model
 
-MODELS = {"qwen2.5": QWEN2_5_VL, "qwen3": QWEN3_VL, "qwen3 moe": QWEN3_VL_MOE, "internvl": INTERNVL}
+MODELS = {
+    "qwen2.5": QWEN2_5_VL,
+    "qwen3": QWEN3_VL,
+    "qwen3 deep": {**QWEN3_VL, "text_config": {**QWEN3_VL["text_config"], "num_hidden_layers": 5}},
+    "qwen3 moe": QWEN3_VL_MOE,
+    "internvl": INTERNVL,
+    "internvl 6b": INTERNVL_6B,
+}
 
 
 @dataclass(frozen=True)
@@ -38,15 +58,24 @@ class Case:
         model: a key of `MODELS`.
         engine: which.
         quick: whether the package's tests try it, or the session `layouts-vlm` only.
+        encoder: the encoder's degrees where it is apart from the language model.
+        encoder_engine: which runs it.
+        recompute: parts of the encoder.
+        offload: whether features wait on the host.
     """
 
     ranks: int
     layout: Layout
     model: str = "qwen3"
-    engine: str = "megatron"
+    engine: EngineName = "megatron"
     quick: bool = False
+    encoder: Layout | None = None
+    encoder_engine: EngineName = "megatron"
+    recompute: Parts = NOTHING
+    offload: bool = False
 
 
+ONE = Layout()
 CASES = {
     "data 2": Case(2, Layout(), "qwen2.5"),
     "data 4": Case(4, Layout(), quick=True),
@@ -69,6 +98,36 @@ CASES = {
     "fsdp, shard 4": Case(4, Layout(), "qwen2.5", "fsdp"),
     "fsdp, shard 2 x replicate 2": Case(4, Layout(shard=2, replicate=2), "internvl", "fsdp"),
     "fsdp, context 2 x data 2": Case(4, Layout(context=2), engine="fsdp"),
+    "apart: pipeline 2, deep features over its stages": Case(
+        2, Layout(pipeline=2, pipeline_layers=(1, 2)), encoder=ONE
+    ),
+    "apart: tensor 2 x pipeline 2": Case(4, Layout(tensor=2, pipeline=2), encoder=ONE, quick=True),
+    "apart: tensor 2, encoder tensor 2": Case(2, Layout(tensor=2), encoder=Layout(tensor=2), quick=True),
+    "apart: tensor 2 x pipeline 2, encoder tensor 2": Case(
+        4, Layout(tensor=2, pipeline=2), "qwen2.5", encoder=Layout(tensor=2)
+    ),
+    "apart: context 2 (ring) of encoder tensor 2, internvl": Case(
+        2, Layout(context=2), "internvl 6b", encoder=Layout(tensor=2)
+    ),
+    "apart: tensor 2 x context 2 (ulysses), encoder in two copies": Case(
+        4, Layout(tensor=2, context=2, ulysses=2), encoder=Layout(replicate=2)
+    ),
+    "apart: pipeline 2 of 2 virtual stages, on the host": Case(
+        2, Layout(pipeline=2, virtual_pipeline=2), "qwen3 deep", encoder=ONE, offload=True, quick=True
+    ),
+    "apart: expert 2 x tensor 2 x pipeline 2": Case(
+        4, Layout(tensor=2, expert=2, pipeline=2), "qwen3 moe", encoder=ONE, recompute=ALL_BLOCKS
+    ),
+    "apart: fsdp, fed by megatron": Case(2, Layout(), engine="fsdp", encoder=ONE),
+    "apart: tensor 2, fed by fsdp": Case(2, Layout(tensor=2), encoder=ONE, encoder_engine="fsdp", quick=True),
+    "apart: fsdp with context 2 x data 2, fed by fsdp": Case(
+        4, Layout(context=2), "qwen2.5", "fsdp", encoder=ONE, encoder_engine="fsdp", recompute=ALL_BLOCKS
+    ),
+    "apart: tensor 2 x pipeline 2 x data 2, encoder tensor 2": Case(
+        8, Layout(tensor=2, pipeline=2), "internvl", encoder=Layout(tensor=2)
+    ),
+    "apart: tensor 2 x pipeline 2 x context 2": Case(8, Layout(tensor=2, pipeline=2, context=2), encoder=ONE),
+    "apart: data 4": Case(4, Layout(), encoder=ONE),
 }
 
 
@@ -123,18 +182,31 @@ def alone(folder: Path) -> tuple[float, dict[str, Tensor]]:
     return total.item() / tokens, gradients
 
 
+def engine_of(case: Case, source: VisionModelSource) -> tuple[Engine, ParallelContext]:
+    """The case's engine of float64 stages on this rank, and the language model's context."""
+    context = ParallelContext.build(case.layout, "cpu")
+
+    def built(component: Component, at: ParallelContext, engine: EngineName, recompute: Parts = NOTHING) -> Engine:
+        own, settings = source.only(component), EngineSettings(precision="fp64")
+        stages = build_stages(own, at, dtype=torch.float64)
+        keep_less(stages, at, CpuDevice(), recompute=recompute)
+        hidden = source.config.hidden_size
+        return build_engine(engine, stages, own.weight_map, at, CpuDevice(), settings, hidden_size=hidden)
+
+    if case.encoder is None:
+        return built("whole", context, case.engine), context
+    apart = ParallelContext.build(case.encoder, "cpu")
+    encoder = built("encoder", apart, case.encoder_engine, case.recompute)
+    language = built("language", context, case.engine)
+    engine = join_engines(language, context, encoder, apart, source.parts, torch.float64, case.offload)
+    return engine, context
+
+
 def run_case(case: Case, folder: Path) -> Outcome:
     """This rank's part of a case."""
-    context = ParallelContext.build(case.layout, "cpu")
     source = open_vision_model(folder)
+    engine, context = engine_of(case, source)
     mine = microbatches(source.parts)[context.data.rank :: context.data.size]
-    settings = EngineSettings(precision="fp64")
-    stages = build_stages(source, context, dtype=torch.float64)
-    if case.engine == "fsdp":
-        engine = FsdpEngine(stages, source.weight_map, context, CpuDevice(), settings)
-    else:
-        hidden = source.config.hidden_size
-        engine = MegatronEngine(stages, source.weight_map, context, CpuDevice(), settings, hidden_size=hidden)
     result = engine.accumulate(mine, next_token_loss)
     gradients = [(piece.piece, piece.tensor.clone()) for piece in engine.gradient_pieces() if piece.tensor is not None]
     return Outcome(result.loss, engine.grad_norm(), gradients)

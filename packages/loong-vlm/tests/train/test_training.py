@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from digit_runs import run_config, weights, write_parts
 from safetensors.torch import load_file
 
 from loong_core.config.loading import Loaded
@@ -22,32 +23,10 @@ from loong_vlm.inference import open_vision_folder
 from loong_vlm.recipes.fine_tuning import fine_tune
 from loong_vlm.recipes.training_config import PartSection, PartsSection, VisionLoraSection, VisionModelSection
 
-FEW = {"which": 12, "compare": 12, "sum": 12}
-
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("parts")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "TRAINED", FEW)
-        patch.setattr(demo, "HELD_OUT", 4)
-        demo.write_quickstart_parts(folder)
-    return folder
-
-
-def run_config(folder, output, **changes):
-    config = demo.quickstart_config(folder)
-    few = {"steps": 4, "global_batch_size": 2, "micro_batch_size": 1, "warmup_steps": 1, "validate_every": None}
-    train = config.train.model_copy(update=few | {"validation_steps": None} | changes.pop("train", {}))
-    data = config.data.model_copy(update={"validation": []})
-    every = config.checkpoint.model_copy(update={"every": 2})
-    return config.model_copy(
-        update={"output": str(output), "train": train, "data": data, "checkpoint": every} | changes
-    )
-
-
-def weights(output):
-    return load_file(output / "hf" / "model.safetensors")
+    return write_parts(tmp_path_factory.mktemp("parts"))
 
 
 @pytest.fixture(scope="module")

@@ -157,18 +157,24 @@ class Rule:
         experts: in how many experts of a mixture the spans occur, 0 where they are none's. The parameter then has one
             more dimension in front, in which the experts of a rank are stacked; the layout's expert axis divides the
             experts, and its expert-tensor axis, instead of the tensor axis, cuts the spans.
+        whole: whether each tensor rank holds all of every span, cuts or not: of a part that tensor ranks hold whole,
+            and that could be divided (`WeightMap.divided`).
     """
 
     ours: str
     spans: tuple[Span, ...]
     layers: tuple[int, ...] | None = None
     experts: int = 0
+    whole: bool = False
 
-    def __init__(self, ours: str, *spans: Span, layers: Iterable[int] | None = None, experts: int = 0) -> None:
+    def __init__(
+        self, ours: str, *spans: Span, layers: Iterable[int] | None = None, experts: int = 0, whole: bool = False
+    ) -> None:
         object.__setattr__(self, "ours", ours)
         object.__setattr__(self, "spans", spans)
         object.__setattr__(self, "layers", None if layers is None else tuple(layers))
         object.__setattr__(self, "experts", experts)
+        object.__setattr__(self, "whole", whole)
 
 
 def part_rules(rules: Iterable[Rule], num_layers: int, ours: str, theirs: Callable[[str], str]) -> list[Rule]:
@@ -186,9 +192,15 @@ def part_rules(rules: Iterable[Rule], num_layers: int, ours: str, theirs: Callab
             *(replace(span, name=theirs(span.name)) for span in rule.spans),
             layers=rule.layers if rule.layers is not None or "{layer}" not in rule.ours else range(num_layers),
             experts=rule.experts,
+            whole=rule.whole,
         )
         for rule in rules
     ]
+
+
+def whole_on_each_rank(rules: Iterable[Rule]) -> list[Rule]:
+    """The same tensors in parameters that every tensor rank holds whole."""
+    return [Rule(rule.ours, *rule.spans, layers=rule.layers, experts=rule.experts, whole=True) for rule in rules]
 
 
 @dataclass(frozen=True)
@@ -273,6 +285,7 @@ class WeightMap:
         """
         rule, layer = self.rule_of(name)
         tensor = context.expert_tensor if rule.experts else context.tensor
+        rank, size = (0, 1) if rule.whole else (tensor.rank, tensor.size)
         held = rule.experts // context.expert.size
         experts = range(context.expert.rank * held, (context.expert.rank + 1) * held) if rule.experts else range(1)
         pieces: list[Piece] = []
@@ -280,11 +293,11 @@ class WeightMap:
         forms: list[Form] = []
         for expert in experts:
             for span in rule.spans:
-                own = span.pieces(layer, tensor.rank, tensor.size, expert, rule.experts)
+                own = span.pieces(layer, rank, size, expert, rule.experts)
                 pieces += own
-                rooms += span.rooms(own, tensor.size)
+                rooms += span.rooms(own, size)
                 forms += [span.form] * len(own)
-        cuts = [span.cut for span in rule.spans if span.cut is not None]
+        cuts = [span.cut for span in rule.spans if span.cut is not None and not rule.whole]
         same = cuts[0].copies(tensor.size) if cuts else tensor.size
         return Placement(
             name,
@@ -300,6 +313,10 @@ class WeightMap:
         """Every parameter of a module, each once, with its placement."""
         for name, parameter in module.named_parameters():
             yield parameter, self.placement(name, context)
+
+    def divided(self) -> WeightMap:
+        """The same with parts divided among tensor ranks that are held whole here."""
+        return WeightMap(Rule(rule.ours, *rule.spans, layers=rule.layers, experts=rule.experts) for rule in self.rules)
 
     def tensors(self, num_layers: int) -> dict[str, tuple[int, ...]]:
         """Name and shape of every Hugging Face tensor of a model with this many layers, in the order of the rules."""

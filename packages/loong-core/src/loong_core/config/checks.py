@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from importlib.util import find_spec
 
-from loong_core.config.sections import RunConfig, TrainSection
+from loong_core.config.sections import PartsSection, RunConfig, TrainSection
 from loong_core.errors import Fault
 from loong_core.parallel.layout import Layout
 
@@ -98,14 +98,17 @@ def _schedule_faults(config: RunConfig) -> list[Fault]:
     return faults
 
 
-def _parts_faults(config: RunConfig) -> list[Fault]:
+def parts_faults(key: str, section: PartsSection) -> list[Fault]:
     """What is said of parts of the model besides that it is all of them."""
-    faults = []
-    for key, section in (("recompute", config.recompute), ("offload", config.offload)):
-        said = [name for name in ("blocks", "modules") if getattr(section, name)]
-        if section.mode == "full" and said:
-            what = f"is full, which is every block, while {' and '.join(f'{key}.{name}' for name in said)} chooses some"
-            faults.append(Fault(f"{key}.mode", what, f"set {key}.mode=none, or remove the others"))
+    said = [name for name in ("blocks", "modules") if getattr(section, name)]
+    if section.mode != "full" or not said:
+        return []
+    what = f"is full, which is every block, while {' and '.join(f'{key}.{name}' for name in said)} chooses some"
+    return [Fault(f"{key}.mode", what, f"set {key}.mode=none, or remove the others")]
+
+
+def _parts_faults(config: RunConfig) -> list[Fault]:
+    faults = parts_faults("recompute", config.recompute) + parts_faults("offload", config.offload)
     if not config.offload.parts.nothing and config.fsdp.compile:
         what = "moves what compiled layers keep, which torch.compile does not let be moved"
         faults.append(Fault("offload", what, "set fsdp.compile=false, or recompute instead"))

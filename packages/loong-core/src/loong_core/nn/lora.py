@@ -118,6 +118,7 @@ def lora_weight_map(weight_map: WeightMap, settings: LoraSettings) -> WeightMap:
         if not is_adaptable(rule):
             continue
         layer = rule.ours.removesuffix(".weight")
+        held: dict[str, Any] = {"layers": rule.layers, "whole": rule.whole}
         for name, group in groupby(rule.spans, lambda span: span.name):
             spans = list(group)
             theirs = f"{ADAPTER_PREFIX}{name.removesuffix('.weight')}"
@@ -125,12 +126,12 @@ def lora_weight_map(weight_map: WeightMap, settings: LoraSettings) -> WeightMap:
             outputs, inputs = spans[0].shape
             cuts = [span.cut if span.cut is not None and span.cut.dim == 0 else None for span in spans]
             across = spans[0].cut if spans[0].cut is not None and spans[0].cut.dim == 1 else None
-            rules.append(Rule(f"{ours}.a", Span(theirs + A, (settings.rank, inputs), across), layers=rule.layers))
+            rules.append(Rule(f"{ours}.a", Span(theirs + A, (settings.rank, inputs), across), **held))
             b = [Span(theirs + B, (outputs, settings.rank), cut) for cut in cuts]
-            rules.append(Rule(f"{ours}.b", *b, layers=rule.layers))
+            rules.append(Rule(f"{ours}.b", *b, **held))
             if settings.dora:
                 magnitude = [Span(theirs + MAGNITUDE, (outputs,), cut) for cut in cuts]
-                rules.append(Rule(f"{ours}.magnitude", *magnitude, layers=rule.layers))
+                rules.append(Rule(f"{ours}.magnitude", *magnitude, **held))
     return WeightMap(rules)
 
 

@@ -31,6 +31,20 @@ def sum_over(x: Tensor, axis: Axis) -> Tensor:
     return x if axis.size == 1 else _Sum.apply(x, axis)
 
 
+def own_tokens(x: Tensor, axis: Axis) -> Tensor:
+    """This rank's run, `[ceil(tokens / axis.size), ...]`, of tokens `[tokens, ...]` that every rank holds.
+
+    Nothing is communicated: in backward a rank's gradient of `x` is that of its run, and the sum over the ranks is the
+    whole.
+    """
+    if axis.size == 1:
+        return x
+    run = -(-x.shape[0] // axis.size)
+    own = x[axis.rank * run : (axis.rank + 1) * run]
+    missing = run - own.shape[0]
+    return F.pad(own, (0, 0) * (x.ndim - 1) + (0, missing)) if missing else own
+
+
 def gather_tokens(x: Tensor, axis: Axis, tokens: int) -> Tensor:
     """Join the ranks' runs of tokens.
 

@@ -30,5 +30,5 @@ def with_stacked_experts(weight_map: WeightMap, config: DecoderConfig, *, transp
             ]
         else:
             spans = [Span(f"{theirs}down_proj", (hidden, size), Cut(1, size), form)]
-        rules.append(Rule(rule.ours, *spans, layers=rule.layers, experts=rule.experts))
+        rules.append(Rule(rule.ours, *spans, layers=rule.layers, experts=rule.experts, whole=rule.whole))
     return WeightMap(rules)

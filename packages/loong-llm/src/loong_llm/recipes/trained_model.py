@@ -16,13 +16,15 @@ from loong_core.checkpoint.hf_export import export_hf
 from loong_core.checkpoint.hf_writer import PROCESSOR_FILES, TOKENIZER_FILES
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import WeightMap
+from loong_core.config.sections import Fp8Section
 from loong_core.engine.base import Engine
-from loong_core.engine.choice import build_engine, weights_dtype
+from loong_core.engine.choice import EngineName, build_engine, weights_dtype
 from loong_core.engine.settings import EngineSettings
 from loong_core.nn.decoder import Decoder
 from loong_core.nn.four_bit_base import round_base
 from loong_core.nn.freezing import freeze
 from loong_core.nn.lora import LoraSettings, apply_lora, merge_lora
+from loong_core.nn.parts import NOTHING, Parts
 from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
 from loong_core.precision.run import apply_section
@@ -39,6 +41,43 @@ GENERATION_FILE = "generation_config.json"
 
 
 @dataclass(frozen=True)
+class Component:
+    """A model, or a part of one that has a layout and an engine of its own.
+
+    Attributes:
+        source: what its stages were built from.
+        context: where.
+        engine: what runs it.
+        lora: the adapters' settings, None where weights are trained.
+    """
+
+    source: ModelSource
+    context: ParallelContext
+    engine: Engine
+    lora: LoraSettings | None
+
+
+@dataclass(frozen=True)
+class ComponentChoices:
+    """How a component is run, where it may differ from another's.
+
+    Attributes:
+        engine: which.
+        settings: the engine's.
+        recompute, offload: parts of it, as in the run file.
+        fp8: its section.
+        name: put before the run file's keys in errors and news, as `encoder.`.
+    """
+
+    engine: EngineName
+    settings: EngineSettings
+    recompute: Parts = NOTHING
+    offload: Parts = NOTHING
+    fp8: Fp8Section | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
 class TrainedModel:
     """A model that is ready to train.
 
@@ -46,11 +85,14 @@ class TrainedModel:
         source: what it was built from.
         engine: what runs it.
         lora: the adapters' settings, None where weights are trained.
+        components: the stages of each component that has a layout of its own, with what it is and its context; where
+            there is one, the model itself.
     """
 
     source: ModelSource
     engine: Engine
     lora: LoraSettings | None
+    components: Sequence[Component]
 
     def flops_per_token(self, sequence_length: int) -> float:
         """Of forward and backward; with adapters no gradient of the other weights is computed, a third of their work.
@@ -117,45 +159,66 @@ def build_trained_model(
         model: what to build.
         settings: the engine's, where they are not just the run's.
     """
-    settings = settings or run.engine_settings
-    dtype = weights_dtype(config.engine, settings)
+    own = build_component(run, config, model, run.context, run_choices(config, settings or run.engine_settings))
+    return TrainedModel(model, own.engine, own.lora, [own])
+
+
+def run_choices(config: TrainingConfig, settings: EngineSettings) -> ComponentChoices:
+    """As the run file says of the whole model."""
+    return ComponentChoices(config.engine, settings, config.recompute.parts, config.offload.parts, config.fp8)
+
+
+def build_component(
+    run: Run, config: TrainingConfig, model: ModelSource, context: ParallelContext, choices: ComponentChoices
+) -> Component:
+    """Build this rank's part of a component and put it under its engine. Collective.
+
+    Args:
+        run: whose ranks and device.
+        config: its configuration, of what is trained.
+        model: what to build.
+        context: where.
+        choices: how it is run.
+    """
+    dtype = weights_dtype(choices.engine, choices.settings)
     four_bit = config.lora is not None and config.lora.base == "nf4"
     # What is to be rounded is loaded on the host: the device never holds the whole of it.
-    place = replace(run.context, device=torch.device("cpu")) if four_bit else run.context
+    place = replace(context, device=torch.device("cpu")) if four_bit else context
     stages = build_stages(model, place, dtype=dtype, initialise=config.model.initialise, seed=config.seed)
     if four_bit:
-        run.say(str(round_base(stages, run.context.device)))
-    stages = [stage.to(run.context.device) for stage in stages]
-    lora, weight_map, told = choose_trained(config, model, stages, run.context)
+        run.say(str(round_base(stages, context.device)))
+    stages = [stage.to(context.device) for stage in stages]
+    lora, weight_map, told = choose_trained(config, model, stages, context)
     if told:
-        run.say(told if run.context.layout.model == 1 else f"{told} on this rank")
+        told = f"{choices.name.removesuffix('.')}: {told}" if choices.name else told
+        run.say(told if context.layout.model == 1 else f"{told} on this rank")
     if kept := keep_less(
-        stages, run.context, run.device, recompute=config.recompute.parts, offload=config.offload.parts
+        stages, context, run.device, recompute=choices.recompute, offload=choices.offload, component=choices.name
     ):
         run.say(kept)
     applied = None
-    if config.fp8 is not None:
-        applied = apply_section(config.fp8, stages, model.weight_map, model.config.num_layers, run.context, run.device)
+    if choices.fp8 is not None:
+        applied = apply_section(choices.fp8, stages, model.weight_map, model.config.num_layers, context, run.device)
         run.say(str(applied))
     engine = build_engine(
-        config.engine,
+        choices.engine,
         stages,
         weight_map,
-        run.context,
+        context,
         run.device,
-        settings,
+        choices.settings,
         hidden_size=model.config.hidden_size,
     )
-    if config.fp8 is not None and applied is not None:
+    if choices.fp8 is not None and applied is not None:
         engine.precision = StepPrecision(
             applied.layers,
-            hold=config.engine == "megatron",  # the other gathers weights for each use
-            error_bound=config.fp8.error_bound,
-            check_every=config.fp8.check_every,
+            hold=choices.engine == "megatron",  # the other gathers weights for each use
+            error_bound=choices.fp8.error_bound,
+            check_every=choices.fp8.check_every,
             adaptive=applied.adaptive,
             say=run.say,
         )
-    return TrainedModel(model, engine, lora)
+    return Component(model, context, engine, lora)
 
 
 def export(
@@ -208,22 +271,23 @@ def export(
             if folder is None:
                 run.say(f"adapter written to {run.folder.adapter}")
             return
-        pieces = model.engine.weight_pieces() if model.lora is None else _merged_weights(model, run.context)
+        pieces = model.engine.weight_pieces() if model.lora is None else _merged_weights(model)
         where = folder or run.folder.hf
         export_hf(where, hf_config, pieces, run.context, run.dtype, companions=companions, replace=True)
     if folder is None:
         run.say(f"model written to {run.folder.hf}")
 
 
-def _merged_weights(model: TrainedModel, context: ParallelContext) -> Iterator[StatePiece]:
+def _merged_weights(model: TrainedModel) -> Iterator[StatePiece]:
     """This rank's weights once the adapters are in them, without the adapters."""
     merge_lora(model.engine.stages)
-    for stage in model.engine.stages:
-        for parameter, placement in model.source.weight_map.placements(stage, context):
-            if placement.writes:
-                parts = placement.from_local(parameter.detach())
-                for piece, part in zip(placement.pieces, parts, strict=True):
-                    yield StatePiece("weight", piece, part)
+    for component in model.components:
+        for stage in component.engine.stages:
+            for parameter, placement in component.source.weight_map.placements(stage, component.context):
+                if placement.writes:
+                    parts = placement.from_local(parameter.detach())
+                    for piece, part in zip(placement.pieces, parts, strict=True):
+                        yield StatePiece("weight", piece, part)
 
 
 def _write_companions(

@@ -21,7 +21,8 @@ def plan(
 ) -> None:
     """Memory and step time of the language model in each layout of a number of accelerators, and what images add.
 
-    Tower and projector are counted as every tensor rank of the first stage holds them: whole.
+    Tower and projector are counted as the run file places them: whole on every tensor rank of the first stage, or with
+    the layout of its section `encoder` on all ranks.
     """
     from loong_core.config import load_run
     from loong_core.errors import ConfigError, UserError
@@ -29,9 +30,9 @@ def plan(
     from loong_core.plan.devices import GIB, find_accelerator, make_cluster
     from loong_core.plan.nearest import impossible
     from loong_llm.planning import layout_of, own_candidate, request_of
-    from loong_vlm.planning import vision_bytes, vision_seconds
+    from loong_vlm.planning import vision_share
     from loong_vlm.recipes.run_parts import run_parts
-    from loong_vlm.recipes.training_config import VisionTrainingConfig
+    from loong_vlm.recipes.training_config import VisionTrainingConfig, encoder_layout
 
     loaded = load_run(VisionTrainingConfig, run_file, overrides or ())
     if loaded.faults:
@@ -50,11 +51,17 @@ def plan(
         f"{report.describe_workload(request.work)}"
     )
     typer.echo(report.table(found, cluster, top, own))
-    best = found.fitting[0]
-    ranks = best.layout.tensor * best.layout.context
-    held = vision_bytes(config, parts, best.layout, gpus) / GIB
+    best = found.fitting[0].layout
+    if config.encoder is not None:
+        from loong_vlm.encoder_checks import encoder_layout_faults
+
+        if faults := encoder_layout_faults(encoder_layout(config.encoder), parts, best, gpus):
+            raise ConfigError(faults)
+    share = vision_share(config, parts, best, cluster.accelerator, gpus)
+    where = "on each rank of the first stage" if config.encoder is None else "on each rank, apart from the pipeline"
+    waiting = f", a step's features {share.features / GIB:.2f} GiB on the first stage" if share.features else ""
     typer.echo(
-        f"\nbeside the table: tower and projector take {held:.2f} GiB on each rank of the first stage, and "
-        f"{1000 * vision_seconds(config, parts, cluster.accelerator, ranks):.1f} ms of a microbatch whose images fill "
-        "the sequence"
+        f"\nbeside the table, in its first layout: tower and projector take {share.state / GIB:.2f} GiB {where}, up to "
+        f"{share.kept / GIB:.2f} GiB of what waits for backward{waiting}, and {1000 * share.seconds:.1f} ms of a "
+        "microbatch whose images fill the sequence"
     )

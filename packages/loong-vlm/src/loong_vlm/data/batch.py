@@ -6,7 +6,7 @@ images of a microbatch are laid end to end, as tokens are; a video is an image o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from loong_core.data.batch import PackedBatch
 from loong_core.data.context_cut import cut_batch, rows_of_ranks
+from loong_core.nn.token_features import TokenFeatures
 from loong_core.parallel.context import ParallelContext
 
 Kind = Literal["image", "video"]
@@ -109,12 +110,14 @@ class VisionBatch:
         placeholders: `[features]` int64, rows of the whole microbatch whose embeddings give way to features, in order.
         shown: of each context rank, in order, where its tokens show which features; one, of all, where tokens are not
             shared.
+        fed: gives what stands in the place of this rank's placeholders, where images are encoded apart from the text.
     """
 
     text: PackedBatch
     pictures: Pictures
     placeholders: Tensor
     shown: tuple[Shown, ...] = ()
+    fed: Callable[[], TokenFeatures] | None = None
 
     def __post_init__(self) -> None:
         if not self.shown:
@@ -137,6 +140,12 @@ class VisionBatch:
 
     def share_for(self, context: ParallelContext) -> VisionBatch:
         """This context rank's share: its tokens; the images stay whole."""
+        return replace(self, text=cut_batch(self.text, context), shown=self.shown_by(context))
+
+    def shown_by(self, context: ParallelContext) -> tuple[Shown, ...]:
+        """Of each context rank, where its tokens of this whole microbatch show which features."""
+        if context.context.size == 1:
+            return self.shown
         feature_at = torch.full_like(self.text.tokens, -1)
         feature_at[self.placeholders] = torch.arange(self.placeholders.shape[0])
         shown = []
@@ -144,4 +153,4 @@ class VisionBatch:
             features = feature_at[rows]
             places = (features >= 0).nonzero().squeeze(1)
             shown.append(Shown(places, features[places], len(rows)))
-        return replace(self, text=cut_batch(self.text, context), shown=tuple(shown))
+        return tuple(shown)

@@ -53,8 +53,7 @@ def assembled(
         projector_rules: likewise.
         language_map: where its tensors are stored otherwise than in the language family.
     """
-    from loong_core.checkpoint.weight_map import WeightMap, part_rules
-    from loong_vlm.towers.block_names import whole_on_each_rank
+    from loong_core.checkpoint.weight_map import WeightMap, part_rules, whole_on_each_rank
 
     config = parts.language.config
     own_map = parts.language.family.weight_map(config) if language_map is None else language_map

@@ -16,7 +16,7 @@ from loong_core.train.run import Run, open_run
 from loong_llm.conversations.encoding import RenderSettings
 from loong_llm.conversations.preparation import PreparationCount
 from loong_llm.recipes.next_token import next_token_loss
-from loong_llm.recipes.trained_model import build_trained_model, export
+from loong_llm.recipes.trained_model import export
 from loong_llm.recipes.training_run import train_on
 from loong_llm.tokenizer import load_tokenizer
 from loong_vlm.balance.balancer import Balancer
@@ -27,6 +27,7 @@ from loong_vlm.data.pixels.hugging_face import read_pixel_processor
 from loong_vlm.data.pixels.processor import PixelProcessor
 from loong_vlm.data.placeholders import FeatureRuns
 from loong_vlm.data.preparation import OnPrepared
+from loong_vlm.recipes.encoder_apart import build_vision_model
 from loong_vlm.recipes.starting_costs import starting_costs
 from loong_vlm.recipes.trained_parts import lr_scale, with_chosen_parts
 from loong_vlm.recipes.training_config import VisionSourceSection, VisionTrainingConfig
@@ -60,7 +61,7 @@ def fine_tune(config: VisionTrainingConfig) -> Progress:
                 run.say(f"data: {line}")
             chosen = with_chosen_parts(config, source)
             settings = replace(run.engine_settings, lr_scale=lr_scale(config))
-            model = build_trained_model(run, chosen, source, settings)
+            model = build_vision_model(run, config, chosen, source, settings)
             progress, finished = train_on(run, chosen, model, corpus, next_token_loss)
             if finished:
                 tokenizer.chat_template = encoder.text.renderer.template.text

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from loong_core.config import MAY_CHANGE, REQUIRED, Section
-from loong_core.config.sections import Count, NonNegative, Positive
+from loong_core.config.sections import Count, LayoutSection, NonNegative, Positive
+from loong_core.config.sections import PartsSection as ChosenSection
+from loong_core.parallel.layout import Layout
 from loong_llm.recipes.training_config import LoraSection, ModelSection, TrainingConfig
 
 PART_NAMES = ("tower", "projector", "language")
@@ -52,6 +54,36 @@ class PartsSection(Section):
     tower: PartSection = PartSection()
     projector: PartSection = PartSection()
     language: PartSection = PartSection()
+
+
+class EncoderSection(Section):
+    """Tower and projector with a layout of their own, apart from the language model (the decoupled form).
+
+    All ranks that hold a copy of the language model encode the images of a step first, each image once; features travel
+    to the pipeline stages that read them, and their gradients back.
+
+    Attributes:
+        layout: degrees of the encoder: `tensor` ranks share the tower, `shard` and `replicate` share the optimizer's
+            state among what is left; the other degrees stay 1.
+        engine: what runs it; by default that of the language model.
+        precision: what it computes in; by default that of the language model.
+        recompute: parts of it that keep their input only. A step's images are all encoded before the first gradient
+            returns, so `full` saves most.
+        offload: parts of it that keep on the host what they need for backward.
+        offload_features: whether features wait on the host for their microbatch, and their gradients for the way back.
+    """
+
+    layout: LayoutSection = LayoutSection()
+    engine: Literal["megatron", "fsdp"] | None = None
+    precision: Literal["fp32", "bf16"] | None = None
+    recompute: ChosenSection = ChosenSection()
+    offload: ChosenSection = ChosenSection()
+    offload_features: bool = False
+
+
+def encoder_layout(section: EncoderSection) -> Layout:
+    """The section's degrees."""
+    return Layout(**section.layout.model_dump())
 
 
 class VisionSourceSection(Section):
@@ -146,6 +178,8 @@ class VisionTrainingConfig(TrainingConfig):
         tokenizer: a Hugging Face folder; the model folder's by default.
         processor: a Hugging Face folder whose preprocessor files say how images are read; the model folder by default.
         parts: of each part whether it is frozen, and its learning rate.
+        encoder: how tower and projector are run apart from the language model, if the section is given; `encoder: {}`
+            takes the defaults. Without it they are within its first stage.
         data: what it is trained on.
         lora: adapters to train in place of the weights, if the section is given.
     """
@@ -154,6 +188,7 @@ class VisionTrainingConfig(TrainingConfig):
     model: Annotated[VisionModelSection, REQUIRED] = VisionModelSection()
     processor: str | None = None
     parts: PartsSection = PartsSection()
+    encoder: Annotated[EncoderSection | None, MAY_CHANGE] = None
     data: VisionDataSection = VisionDataSection()  # type: ignore[assignment]
     lora: VisionLoraSection | None = None
 

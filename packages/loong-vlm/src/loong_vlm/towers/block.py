@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -14,8 +14,10 @@ from loong_core.nn.feed_forward import FeedForward
 from loong_core.nn.layer_norm import ResidualLayerNorm
 from loong_core.nn.linear import ColumnParallelLinear, RowParallelLinear
 from loong_core.nn.norm import NormWeight, ResidualNorm
-from loong_core.parallel.context import ParallelContext
+from loong_core.parallel.collectives import copy_to_all, gather_tokens, own_tokens, sum_over
+from loong_core.parallel.context import Axis, ParallelContext
 from loong_kernels import attention, packed_attention, qk_norm_rotary, rms_norm, rotary
+from loong_vlm.features import TowerFeatures
 from loong_vlm.towers.axial_rotary import Rotation
 from loong_vlm.towers.block_config import Activation, VisionBlockConfig
 from loong_vlm.towers.patch_order import Segments
@@ -45,10 +47,8 @@ class VisionAttention(nn.Module):
         self.output = RowParallelLinear(local, config.width, True, context, dtype)
         self.query_norm = self.key_norm = None
         if config.qk_norm:
-            if context.tensor.size > 1:
-                raise ValueError("queries normalised over all heads together cannot be shared by tensor ranks")
-            self.query_norm = NormWeight(config.width, config.norm_eps, context, dtype)
-            self.key_norm = NormWeight(config.width, config.norm_eps, context, dtype)
+            self.query_norm = AllHeadsNorm(config.width, config.norm_eps, context, dtype)
+            self.key_norm = AllHeadsNorm(config.width, config.norm_eps, context, dtype)
 
     def forward(self, x: Tensor, patches: int, segments: Segments, rotation: Rotation | None) -> Tensor:
         """Mix patches within each segment.
@@ -76,13 +76,31 @@ class VisionAttention(nn.Module):
             return (q, k, v) if rotation.learnt is None else (*rotation.learnt.follow(q, k), v)
         q, k, v = qkv.chunk(3, dim=-1)
         if self.query_norm is not None and self.key_norm is not None:
-            q = rms_norm(q, self.query_norm(), self.query_norm.eps)
-            k = rms_norm(k, self.key_norm(), self.key_norm.eps)
+            q, k = self.query_norm(q), self.key_norm(k)
         q, k, v = (each.unflatten(-1, (self.heads, -1)) for each in (q, k, v))
         if rotation is None:
             return q, k, v
         q, k = rotary(q, k, rotation.cos, rotation.sin)
         return (q, k, v) if rotation.learnt is None else (*rotation.learnt.follow(q, k), v)
+
+
+class AllHeadsNorm(NormWeight):
+    """RMSNorm over all heads together, of which tensor ranks have some each; the weight is whole on every rank."""
+
+    def __init__(self, size: int, eps: float, context: ParallelContext, dtype: torch.dtype) -> None:
+        super().__init__(size, eps, context, dtype)
+        self.axis = context.tensor
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """Normalise `[patches, width / tensor]`, this rank's heads of all patches."""
+        if self.axis.size == 1:
+            return rms_norm(x, self.weight, self.eps)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        squares = wide.square().sum(-1, keepdim=True)
+        # Each rank scales its own heads by the mean of all, so the ranks' gradients of the mean are added up.
+        mean = copy_to_all(sum_over(squares, self.axis), self.axis) / self.weight.shape[0]
+        own = self.weight.view(self.axis.size, -1)[self.axis.rank]
+        return (wide * torch.rsqrt(mean + self.eps)).to(x.dtype) * own
 
 
 class PlainFeedForward(nn.Module):
@@ -123,6 +141,8 @@ class VisionBlock(nn.Module):
         if config.layer_scale:
             self.attention_scale = nn.Parameter(torch.ones(config.width, device=context.device, dtype=dtype))
             self.feed_forward_scale = nn.Parameter(torch.ones(config.width, device=context.device, dtype=dtype))
+            for scale in (self.attention_scale, self.feed_forward_scale):
+                scale.sequence_parallel = context.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(
         self, stream: Tensor, added: Tensor | None, patches: int, segments: Segments, rotation: Rotation | None
@@ -143,6 +163,37 @@ class VisionBlock(nn.Module):
         mixed = _scaled(self.attention(x, patches, segments, rotation), self.attention_scale)
         x, stream = self.feed_forward_norm(stream, mixed)
         return stream, _scaled(self.feed_forward(x, patches), self.feed_forward_scale)
+
+
+def through_blocks(
+    blocks: Iterable[nn.Module],
+    embedded: Tensor,
+    axis: Axis,
+    segments: Callable[[int], Segments],
+    rotation: Rotation | None = None,
+    levels: Sequence[int] = (),
+) -> TowerFeatures:
+    """Embedded patches through blocks that tensor ranks share, each having a run of the patches between them.
+
+    Args:
+        blocks: one after the other.
+        embedded: `[patches, width]`, whole on every tensor rank.
+        axis: the tensor ranks.
+        segments: of a block, by its number: which patches see each other.
+        rotation: of queries and keys.
+        levels: blocks whose outputs are handed out too.
+
+    Returns:
+        features of all patches, on every tensor rank.
+    """
+    count = embedded.shape[0]
+    stream, added, handed = own_tokens(embedded, axis), None, {}
+    for number, block in enumerate(blocks):
+        stream, added = block(stream, added, count, segments(number), rotation)
+        if number in levels:
+            handed[number] = gather_tokens(stream + added, axis, count)
+    last = gather_tokens(stream if added is None else stream + added, axis, count)
+    return TowerFeatures(last, tuple(handed[number] for number in levels))
 
 
 def _scaled(x: Tensor, scale: Tensor | None) -> Tensor:

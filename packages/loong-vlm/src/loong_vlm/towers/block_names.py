@@ -78,24 +78,3 @@ def block_rules(config: VisionBlockConfig, names: BlockNames, depth: int) -> lis
         for ours, theirs in zip(("attention_scale", "feed_forward_scale"), names.scales, strict=True):
             add(ours, span(theirs, (width,)))
     return rules
-
-
-def whole_on_each_rank(rules: list[Rule]) -> list[Rule]:
-    """The same tensors in parameters that every tensor rank holds whole."""
-    return [
-        Rule(
-            rule.ours,
-            *(Span(span.name, span.shape, _uncut(span)) for span in rule.spans),
-            layers=rule.layers,
-            experts=rule.experts,
-        )
-        for rule in rules
-    ]
-
-
-def _uncut(span: Span) -> Cut | None:
-    """A part of a fused tensor stays a part, in one piece that every rank holds."""
-    cut = span.cut
-    if cut is None or cut.units * cut.unit_size == span.shape[cut.dim]:
-        return None
-    return Cut(cut.dim, 1, cut.units * cut.unit_size, cut.start)

@@ -45,3 +45,8 @@ class BlockTowerConfig:
     def num_layers(self) -> int:
         """Blocks."""
         return self.depth
+
+
+def shared_of_blocks(config: BlockTowerConfig) -> dict[str, int]:
+    """What tensor ranks share of each block (`TowerKind.shared`)."""
+    return {"attention heads": config.block.num_heads, "feed-forward width": config.block.intermediate_size}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from loong_llm.families.config_reader import ConfigReader
 from loong_vlm.parts import Grid, TowerKind
 from loong_vlm.towers.block_config import ACTIVATION_NAMES, VisionBlockConfig
-from loong_vlm.towers.block_tower_config import BlockTowerConfig
+from loong_vlm.towers.block_tower_config import BlockTowerConfig, shared_of_blocks
 from loong_vlm.towers.patch_shape import PatchShape
 
 if TYPE_CHECKING:
@@ -159,4 +159,4 @@ def _rules_named(config: InternViTConfig, names: BlockNames, token: str, positio
     ]
 
 
-INTERN_VIT = TowerKind("intern_vit", ("internvl_vision", "intern_vit_6b"), _config, _build, _rules)
+INTERN_VIT = TowerKind("intern_vit", ("internvl_vision", "intern_vit_6b"), _config, _build, _rules, shared_of_blocks)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from loong_core.parallel.context import ParallelContext
 from loong_vlm.features import TowerFeatures
-from loong_vlm.towers.block import VisionBlock
+from loong_vlm.towers.block import VisionBlock, through_blocks
 from loong_vlm.towers.intern_vit import InternViTConfig
 from loong_vlm.towers.patch_embedding import PatchEmbedding
 from loong_vlm.towers.patch_order import Segments
@@ -19,8 +19,11 @@ class InternViT(nn.Module):
     def __init__(self, config: InternViTConfig, context: ParallelContext, dtype: torch.dtype) -> None:
         super().__init__()
         self.config = config
+        self.axis = context.tensor
         self.class_token = nn.Parameter(torch.empty(1, 1, config.width, device=context.device, dtype=dtype))
         self.positions = nn.Parameter(torch.empty(1, config.places, config.width, device=context.device, dtype=dtype))
+        for parameter in (self.class_token, self.positions):
+            parameter.sequence_parallel = context.sequence_parallel  # type: ignore[attr-defined]
         self.patch_embedding = PatchEmbedding(config.patches.kernel, config.width, True, context, dtype)
         self.layers = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
 
@@ -35,9 +38,6 @@ class InternViT(nn.Module):
         tiles = int(grid_thw[:, 0].sum())
         embedded = self.patch_embedding(patches).unflatten(0, (tiles, config.places - 1))
         whole = torch.cat([self.class_token.expand(tiles, -1, -1), embedded], dim=1) + self.positions
-        stream, added = whole.flatten(0, 1), None
         segments = Segments.of_lengths([config.places] * tiles).to(patches.device)
-        for block in self.layers:
-            stream, added = block(stream, added, stream.shape[0], segments, None)
-        stream = stream if added is None else stream + added
-        return TowerFeatures(stream.unflatten(0, (tiles, config.places))[:, 1:].flatten(0, 1))
+        encoded = through_blocks(self.layers, whole.flatten(0, 1), self.axis, lambda _: segments).last
+        return TowerFeatures(encoded.unflatten(0, (tiles, config.places))[:, 1:].flatten(0, 1))

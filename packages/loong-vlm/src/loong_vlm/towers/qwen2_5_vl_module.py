@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from loong_core.parallel.context import ParallelContext
 from loong_vlm.features import TowerFeatures
 from loong_vlm.towers.axial_rotary import axial_rotation
-from loong_vlm.towers.block import VisionBlock
+from loong_vlm.towers.block import VisionBlock, through_blocks
 from loong_vlm.towers.patch_embedding import PatchEmbedding
-from loong_vlm.towers.patch_order import frames_apart, rows_and_columns, window_order
+from loong_vlm.towers.patch_order import Segments, frames_apart, rows_and_columns, window_order
 from loong_vlm.towers.qwen2_5_vl import ROTARY_THETA, Qwen25TowerConfig
 
 
@@ -20,6 +20,7 @@ class Qwen25Tower(nn.Module):
     def __init__(self, config: Qwen25TowerConfig, context: ParallelContext, dtype: torch.dtype) -> None:
         super().__init__()
         self.config = config
+        self.axis = context.tensor
         self.patch_embedding = PatchEmbedding(config.patches.kernel, config.width, False, context, dtype)
         self.layers = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
 
@@ -30,7 +31,7 @@ class Qwen25Tower(nn.Module):
             patches: `[patches, patch_dim]`.
             grid_thw: `[images, 3]` on the host.
         """
-        config, device, count = self.config, patches.device, patches.shape[0]
+        config, device = self.config, patches.device
         unit = config.merge**2
         order, windows = window_order(grid_thw, config.merge, config.window_side)
         rows_columns = rows_and_columns(grid_thw, config.merge).unflatten(0, (-1, unit))[order].flatten(0, 1)
@@ -39,11 +40,11 @@ class Qwen25Tower(nn.Module):
         stream = self.patch_embedding(patches)
         stream = stream.unflatten(0, (-1, unit))[order].flatten(0, 1)  # [patches, width] in the order of windows
         rotation = axial_rotation(rows_columns.to(device), config.block.head_dim, ROTARY_THETA, stream.dtype)
-        added = None
-        for number, block in enumerate(self.layers):
-            segments = frames if number in config.full_attention else windows
-            stream, added = block(stream, added, count, segments, rotation)
-        stream = stream if added is None else stream + added
+
+        def segments(number: int) -> Segments:
+            return frames if number in config.full_attention else windows
+
+        encoded = through_blocks(self.layers, stream, self.axis, segments, rotation).last
         back = torch.empty_like(order)
         back[order] = torch.arange(order.shape[0], device=device)
-        return TowerFeatures(stream.unflatten(0, (-1, unit))[back].flatten(0, 1))
+        return TowerFeatures(encoded.unflatten(0, (-1, unit))[back].flatten(0, 1))

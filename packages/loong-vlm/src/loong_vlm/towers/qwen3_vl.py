@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loong_llm.families.config_reader import ConfigReader
 from loong_vlm.parts import Grid, TowerKind
 from loong_vlm.towers.block_config import ACTIVATION_NAMES, VisionBlockConfig
-from loong_vlm.towers.block_tower_config import BlockTowerConfig
+from loong_vlm.towers.block_tower_config import BlockTowerConfig, shared_of_blocks
 from loong_vlm.towers.patch_shape import read_heads, read_patch_shape
 
 if TYPE_CHECKING:
@@ -99,5 +99,10 @@ def _rules(config: Qwen3TowerConfig) -> list[Rule]:
 
 
 QWEN3_VL_TOWER = TowerKind(
-    "qwen3_vl", ("qwen3_vl", "qwen3_vl_vision", "qwen3_vl_moe", "qwen3_vl_moe_vision"), _config, _build, _rules
+    "qwen3_vl",
+    ("qwen3_vl", "qwen3_vl_vision", "qwen3_vl_moe", "qwen3_vl_moe_vision"),
+    _config,
+    _build,
+    _rules,
+    shared_of_blocks,
 )

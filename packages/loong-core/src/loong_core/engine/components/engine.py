@@ -1,8 +1,9 @@
 """An engine of several components: a decoder that any engine runs, and encoders that feed it.
 
 All ranks of a copy of the decoder encode first, each its share of the items of all microbatches. The features travel
-to the decoder's first stage, its schedule runs as ever, gradients travel back, and the encoders' backward runs on all
-ranks again. So an encoder has a layout, engine and recomputation of its own, and is on no pipeline's critical path.
+to the decoder's stages that read them, its schedule runs as ever, gradients travel back, and the encoders' backward
+runs on all ranks again. So an encoder has a layout, engine and recomputation of its own, and is on no pipeline's
+critical path.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.engine.base import Engine, ForwardStep, LedEngine, StepLoss
+from loong_core.engine.components.features import WaitingRoom
 from loong_core.engine.components.feeding import Feeding
 from loong_core.engine.components.journey import Journey
 from loong_core.parallel.context import ParallelContext
@@ -35,6 +38,7 @@ class Feeder:
         feeding: how its features reach the decoder.
         width: of a feature.
         dtype: in which features travel.
+        offload: whether features wait for the decoder on the host, and so do their gradients for the way back.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Feeder:
     feeding: Feeding
     width: int
     dtype: torch.dtype
+    offload: bool = False
 
 
 class ComponentsEngine(Engine):
@@ -76,15 +81,17 @@ class ComponentsEngine(Engine):
         for feeder in self.feeders:
             feeder.engine.begin_gradients()
         fed, journeys = self._feed(microbatches, trained)
-        loss = self.main.accumulate(fed, forward_step)
+        with record_function("decoder"):
+            loss = self.main.accumulate(fed, forward_step)
         del fed
         for feeder in reversed(trained):
             rounds = journeys[feeder.name]
             for journey in rounds:
                 journey.give_back()
-            for journey in rounds:
+            for number, journey in enumerate(rounds):
                 feeder.engine.before_backward(last=journey is rounds[-1])
-                journey.backward()
+                with record_function(f"{feeder.name}: backward of round {number}"):
+                    journey.backward()
         for feeder in self.feeders:
             feeder.engine.end_gradients(loss.tokens)
         return loss
@@ -102,17 +109,24 @@ class ComponentsEngine(Engine):
         fed, journeys = list(batches), {}
         for feeder in self.feeders:
             learns = feeder in trained
+            room = WaitingRoom(self.device) if feeder.offload else None
             together = self.context.model.size // feeder.context.tensor.size  # a microbatch a lane, and all have work
             rounds = [
-                Journey(fed[start : start + together], feeder.feeding, feeder.context, self.context, feeder.dtype)
+                Journey(fed[start : start + together], feeder.feeding, feeder.context, self.context, feeder.dtype, room)
                 for start in range(0, len(fed), together)
             ]
             (stage,) = feeder.engine.stages
-            for journey in rounds:
-                with torch.set_grad_enabled(learns):
+            fed = []
+            for number, journey in enumerate(rounds):
+                with torch.set_grad_enabled(learns), record_function(f"{feeder.name}: encode round {number}"):
                     journey.encode(stage, must=feeder.engine.every_rank_runs)
                 journey.send(feeder.width)
-            fed = [batch for journey in rounds for batch in journey.fed(with_gradients=learns)]
+                if number:  # the round before has travelled meanwhile
+                    fed += rounds[number - 1].fed(with_gradients=learns)
+            for journey in rounds[-1:]:
+                fed += journey.fed(with_gradients=learns)
+            if room is not None:
+                room.settle()
             journeys[feeder.name] = rounds
         return fed, journeys
 

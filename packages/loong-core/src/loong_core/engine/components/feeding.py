@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from loong_core.engine.components.features import FedFeatures
 from loong_core.errors import ConfigError, Fault
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
@@ -67,14 +68,15 @@ class Feeding(ABC):
         """
 
     @abstractmethod
-    def fed(self, batch: Any, features: Tensor) -> Any:
+    def fed(self, batch: Any, features: FedFeatures) -> Any:
         """The whole microbatch with the features that this rank wants of it, `[wanted, width]`, in that order.
 
-        The ranks' gradients of a feature are added up: what one rank computes with it is its own tokens' part.
+        They are taken (by calling them) in the forward that uses them, since until then they may wait on the host. The
+        ranks' gradients of a feature are added up: what one rank computes with it is its own tokens' part.
         """
 
     def wanted(self, batch: Any, context: ParallelContext) -> Sequence[Tensor]:
-        """Which features of a whole microbatch each rank of the decoder's first stage wants.
+        """Which features of a whole microbatch each rank of the decoder's first stage wants, and of the next ones.
 
         Args:
             batch: the whole microbatch.
@@ -82,7 +84,8 @@ class Feeding(ABC):
 
         Returns:
             `[wanted]` int64 numbers of features, on the host, for each tensor rank of each context rank, tensor
-            innermost; by default all, for each.
+            innermost, of the first stage; then, where later stages want any too, of the stages up to the last that
+            does. By default all for each of the first stage.
         """
         every = torch.arange(sum(item.rows for item in self.items(batch)))
         return [every] * (context.tensor.size * context.context.size)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from loong_core.engine.components.features import FedFeatures, HostFeatures, WaitingRoom
 from loong_core.engine.components.feeding import Chosen, Feeding
 from loong_core.engine.components.routes import find_route
 from loong_core.parallel.context import Axis, ParallelContext
@@ -25,6 +26,7 @@ class Journey:
         feeding: the recipe's.
         encoder, decoder: contexts.
         dtype: of features and gradients.
+        room: where features wait for the decoder; None: on the device.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Journey:
         encoder: ParallelContext,
         decoder: ParallelContext,
         dtype: torch.dtype,
+        room: WaitingRoom | None = None,
     ) -> None:
         self.batches = batches
         self.feeding = feeding
@@ -46,7 +49,8 @@ class Journey:
         self._features: Tensor | None = None  # this rank's run, with its graph
         self._width = 0
         self._under_way: tuple[Tensor, Any] | None = None
-        self._leaves: list[Tensor] = []
+        self._room = room
+        self._waiting: list[FedFeatures] = []
 
     @property
     def encodes(self) -> bool:
@@ -81,15 +85,19 @@ class Journey:
 
     def fed(self, *, with_gradients: bool) -> list[Any]:
         """The microbatches with their features; these gather gradients."""
-        arrived = self._arrived()[self.route.order.to(self._device)]
-        self._leaves = [part.clone().requires_grad_(with_gradients) for part in arrived.split(self.route.wanted)]
-        return [self.feeding.fed(batch, leaf) for batch, leaf in zip(self.batches, self._leaves, strict=True)]
+        parts = self._arrived()[self.route.order.to(self._device)].split(self.route.wanted)
+        self._waiting = [self._set_down(part, with_gradients) for part in parts]
+        return [self.feeding.fed(batch, own) for batch, own in zip(self.batches, self._waiting, strict=True)]
+
+    def _set_down(self, features: Tensor, with_gradients: bool) -> FedFeatures:
+        if self._room is None:
+            return FedFeatures(features, with_gradients=with_gradients)
+        return HostFeatures(features, with_gradients=with_gradients, room=self._room)
 
     def give_back(self) -> None:
         """Begin to return the gradients to who encoded what they are of."""
-        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in self._leaves]
-        self._leaves = []
-        wanted = torch.cat(gradients)
+        wanted = torch.cat([each.gradient() for each in self._waiting])
+        self._waiting = []
         parcel = torch.empty_like(wanted)
         parcel[self.route.order.to(self._device)] = wanted
         self._under_way = _exchange(parcel, self._replica, self.route.received, self.route.sent)

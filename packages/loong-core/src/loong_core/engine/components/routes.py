@@ -3,7 +3,7 @@
 The ranks that hold one copy of the decoder (tensor x context x pipeline) are, for an encoder of tensor degree `t`, so
 many lanes of `t` neighbouring ranks. A round is some microbatches; their items are dealt out to the lanes, the dearest
 first, to the lane that has least to do (LPT, R. L. Graham 1969). Each rank of the decoder's first stage is then sent
-the features that it wants.
+the features that it wants, and so are those of later stages that want any.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def find_route(
 
     Args:
         items: of each microbatch of the round.
-        wanted: of each microbatch, for each rank of the decoder's first stage (the first ranks of the replica) the
+        wanted: of each microbatch, for each rank of the decoder's first stages (the first ranks of the replica) the
             features that it wants.
         rank, size: this rank among the ranks of the replica.
         tensor: the encoder's tensor degree.
