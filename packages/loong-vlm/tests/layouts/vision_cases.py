@@ -12,6 +12,7 @@ from torch import Tensor
 from vision_toys import (
     INTERNVL,
     INTERNVL_6B,
+    LLAVA_ONEVISION,
     QWEN2_5_VL,
     QWEN3_VL,
     QWEN3_VL_MOE,
@@ -45,6 +46,7 @@ MODELS = {
     "qwen3 moe": QWEN3_VL_MOE,
     "internvl": INTERNVL,
     "internvl 6b": INTERNVL_6B,
+    "llava-onevision-1.5": LLAVA_ONEVISION,
 }
 
 
@@ -127,6 +129,9 @@ CASES = {
         8, Layout(tensor=2, pipeline=2), "internvl", encoder=Layout(tensor=2)
     ),
     "apart: tensor 2 x pipeline 2 x context 2": Case(8, Layout(tensor=2, pipeline=2, context=2), encoder=ONE),
+    "apart: tensor 2 x data 2, encoder tensor 2, llava-onevision-1.5": Case(
+        4, Layout(tensor=2), "llava-onevision-1.5", encoder=Layout(tensor=2)
+    ),
     "apart: data 4": Case(4, Layout(), encoder=ONE),
 }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from loong_llm.families.config_reader import ConfigReader
 from loong_vlm.parts import Grid, TowerKind
 from loong_vlm.towers.block_config import ACTIVATION_NAMES, VisionBlockConfig
-from loong_vlm.towers.block_tower_config import BlockTowerConfig
+from loong_vlm.towers.block_tower_config import BlockTowerConfig, shared_of_blocks
 from loong_vlm.towers.patch_shape import read_heads, read_patch_shape
 
 if TYPE_CHECKING:
@@ -103,4 +103,4 @@ def _rules(config: RiceConfig) -> list[Rule]:
     ]
 
 
-RICE = TowerKind("rice", ("rice_vit",), _config, _build, _rules)
+RICE = TowerKind("rice", ("rice_vit",), _config, _build, _rules, shared_of_blocks)

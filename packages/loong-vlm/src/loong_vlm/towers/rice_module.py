@@ -10,7 +10,7 @@ from loong_core.nn.layer_norm import LayerNorm
 from loong_core.parallel.context import ParallelContext
 from loong_vlm.features import TowerFeatures
 from loong_vlm.towers.axial_rotary import Rotation, axial_rotation
-from loong_vlm.towers.block import VisionBlock
+from loong_vlm.towers.block import VisionBlock, through_blocks
 from loong_vlm.towers.learnt_angle import LearntAngle
 from loong_vlm.towers.patch_embedding import PatchEmbedding
 from loong_vlm.towers.patch_order import Segments, rows_and_columns
@@ -23,9 +23,12 @@ class Rice(nn.Module):
     def __init__(self, config: RiceConfig, context: ParallelContext, dtype: torch.dtype) -> None:
         super().__init__()
         self.config = config
+        self.axis = context.tensor
         self.class_token = nn.Parameter(torch.empty(config.width, device=context.device, dtype=dtype))
         self.class_token.drawn = True  # type: ignore[attr-defined]
         self.class_angles = nn.Parameter(torch.empty(1, config.angles, device=context.device, dtype=dtype))
+        for parameter in (self.class_token, self.class_angles):
+            parameter.sequence_parallel = context.sequence_parallel  # type: ignore[attr-defined]
         self.patch_embedding = PatchEmbedding(config.patches.kernel, config.width, False, context, dtype)
         self.first_norm = LayerNorm(config.width, config.block.norm_eps, context, dtype)
         self.layers = nn.ModuleList(VisionBlock(config.block, context, dtype) for _ in range(config.depth))
@@ -47,11 +50,9 @@ class Rice(nn.Module):
         tokens = self.class_token.expand(len(firsts) + len(others), -1)
         stream = self.first_norm(tokens.index_copy(0, patch_rows, self.patch_embedding(patches)))
         rotation = self._rotation(rows_and_columns(grid_thw, self.config.merge).to(device), class_rows, patch_rows)
-        segments, added = Segments.of_lengths(length + 1 for length in lengths).to(device), None
-        for block in self.layers:
-            stream, added = block(stream, added, stream.shape[0], segments, rotation)
-        stream = stream if added is None else stream + added
-        return TowerFeatures(stream[patch_rows])
+        segments = Segments.of_lengths(length + 1 for length in lengths).to(device)
+        encoded = through_blocks(self.layers, stream, self.axis, lambda _: segments, rotation).last
+        return TowerFeatures(encoded[patch_rows])
 
     def _rotation(self, rows_columns: Tensor, class_rows: Tensor, patch_rows: Tensor) -> Rotation:
         """That of all tokens: patches by their places, class tokens by the learnt angles."""
