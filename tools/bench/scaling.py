@@ -153,13 +153,13 @@ def communication(trace: pathlib.Path) -> tuple[float, float] | None:
     if not spans:
         return None
     whole = max(end for _, end, _ in spans) - min(start for start, _, _ in spans)
-    total = _covered([(start, end) for start, end, sends in spans if sends])
-    busy = _covered([(start, end) for start, end, _ in spans])
-    computing = _covered([(start, end) for start, end, sends in spans if not sends])
+    total = covered([(start, end) for start, end, sends in spans if sends])
+    busy = covered([(start, end) for start, end, _ in spans])
+    computing = covered([(start, end) for start, end, sends in spans if not sends])
     return total / whole, (busy - computing) / whole
 
 
-def _covered(spans: list[tuple[float, float]]) -> float:
+def covered(spans: list[tuple[float, float]]) -> float:
     """Length of the union of spans."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):

@@ -174,7 +174,8 @@ def four_bit_faults(config: TrainingConfig, model: ModelSource, device: Device |
         faults.append(Fault("lora.base", what, "leave it out"))
     tensor = config.layout.tensor
     for rule in model.weight_map.rules:
-        inputs = {span.local_shape(1 if rule.whole else tensor)[-1] for span in rule.spans} if is_adaptable(rule) else set()
+        size = 1 if rule.whole else tensor
+        inputs = {span.local_shape(size)[-1] for span in rule.spans} if is_adaptable(rule) else set()
         if odd := [width for width in inputs if width % four_bit.BLOCK]:
             ranks = "" if tensor == 1 else f" on each of {tensor} tensor ranks"
             what = f"rounds blocks of {four_bit.BLOCK} numbers, and {rule.ours} has {odd[0]} inputs{ranks}"
