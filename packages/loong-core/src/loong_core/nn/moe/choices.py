@@ -62,11 +62,15 @@ def recorded_choices(modules: Iterable[nn.Module], context: ParallelContext) -> 
             handle.remove()
 
 
-def own_rows(microbatches: Sequence[PackedBatch], context: ParallelContext) -> Rows:
-    """Of this data rank's microbatches of a step the rows that this context rank has."""
-    numbered = [
-        replace(batch, tokens=torch.arange(batch.tokens.shape[0], device=batch.tokens.device)) for batch in microbatches
-    ]
+def own_rows(microbatches: Sequence[Any], context: ParallelContext) -> Rows:
+    """Of this data rank's microbatches of a step the rows that this context rank has.
+
+    Args:
+        microbatches: `PackedBatch`, or what has one as its `text`.
+        context: the decoder's.
+    """
+    texts: list[PackedBatch] = [batch if isinstance(batch, PackedBatch) else batch.text for batch in microbatches]
+    numbered = [replace(text, tokens=torch.arange(text.tokens.shape[0])) for text in texts]
     numbers = range(context.data.rank, len(microbatches) * context.data.size, context.data.size)
     return list(zip(numbers, [part.tokens.cpu() for part in own_shares(numbered, context)], strict=True))
 
