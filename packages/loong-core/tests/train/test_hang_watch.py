@@ -102,7 +102,8 @@ def test_a_rank_is_waited_for_as_long_as_another_gets_on(tmp_path, monkeypatch):
         def get_on(first, last):
             nonlocal marks
             for marks in range(first, last):
-                (folder / "rank-1.json").write_text(json.dumps(asdict(pulse(1, beat=marks, marks=marks))))
+                (folder / "next").write_text(json.dumps(asdict(pulse(1, beat=marks, marks=marks))))
+                (folder / "next").replace(folder / "rank-1.json")  # never seen half-written, as ranks do it
                 halt.wait(0.02)
 
         worker = Thread(target=get_on, args=(1, 150))
