@@ -237,7 +237,7 @@ def _source_faults(config: TrainingConfig, key: str, sources: Sequence[SourceSec
     """The faults of each kind's sources; those of a mixture keep their own numbers."""
     faults = []
     try:
-        weights_of([SourceSpec(source.path, source.weight) for source in sources])
+        weights_of(sources)
     except UserError as error:
         faults.append(Fault(key, str(error)))
     for number, source in enumerate(sources):

@@ -11,7 +11,7 @@ import glob
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from loong_core.config.files import user_path
 from loong_core.errors import UserError
@@ -38,6 +38,20 @@ SUFFIXES: dict[str, Format] = {
 
 _SPLITS = ("train", "validation", "valid", "val", "test", "dev")
 _NEVER_DATA = ("readme", "license", "licence", "changelog", "dataset_info", "state", "dataset_dict", "dataset_infos")
+
+
+class Weighted(Protocol):
+    """A source that may have a weight, as `SourceSpec` has."""
+
+    @property
+    def path(self) -> str:
+        """Where it is, as the user wrote it."""
+        ...
+
+    @property
+    def weight(self) -> float | None:
+        """Its share in a blend."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -217,7 +231,7 @@ def _nearest(path: Path) -> str:
     return f"; {parent.resolve()} holds no {f'file of format {wanted}' if wanted else 'data file'}"
 
 
-def weights_of(specs: Sequence[SourceSpec]) -> list[float] | None:
+def weights_of(specs: Sequence[Weighted]) -> list[float] | None:
     """The weights of a blend, or None where each source has the share of its size.
 
     Raises:

@@ -19,17 +19,15 @@ from loong_core.data.overlap import shared_documents
 from loong_core.data.packed_samples import HeldOutSamples, PackedSamples
 from loong_core.data.packing import LongSamples
 from loong_core.data.shared_build import from_first_rank, on_every_rank
-from loong_core.data.shuffle import held_out_split
-from loong_core.data.sources import SourceSpec, weights_of
+from loong_core.data.sources import weights_of
 from loong_core.data.stream import Stream
 from loong_core.data.token_store import TokenStore, TokenWriter, open_store, published_folder
 from loong_core.errors import Fault, UserError
 from loong_llm.conversations.encoding import ConversationEncoder
 from loong_llm.conversations.formats import FormatName
+from loong_llm.conversations.opened_source import OpenedSource, hold_out, left_out_texts, made_from_of, opened
 from loong_llm.conversations.preparation import BadSamples, PreparationCount, Recipe, prepare, source_format
 from loong_llm.conversations.records import FileKind, record_blocks, record_files
-
-"""Decides which samples are held out; apart from the run's seed, so that two seeds are judged by the same samples."""
 
 OnPrepared = Callable[[str, PreparationCount], None]
 """Told, on rank 0, the source's path and how far its preparation has come."""
@@ -50,11 +48,6 @@ class ConversationSource:
     weight: float | None = None
     format: FormatName | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def spec(self) -> SourceSpec:
-        """Path and weight, as document sources have them."""
-        return SourceSpec(self.path, self.weight)
 
 
 @dataclass(frozen=True)
@@ -90,13 +83,8 @@ class ConversationSettings:
     blend_schedule: tuple[WeightPoint, ...] = ()
 
 
-@dataclass(frozen=True)
-class OpenConversations:
-    """One source's samples, and what became of its records."""
-
-    source: ConversationSource
-    store: TokenStore
-    count: PreparationCount
+OpenConversations = OpenedSource[ConversationSource, TokenStore]
+"""One source's samples, and what became of its records."""
 
 
 class ConversationCorpus:
@@ -117,10 +105,7 @@ class ConversationCorpus:
 
     def warnings(self) -> list[str]:
         """What a user should know before the run: samples left out, template trouble, samples also held out."""
-        found = list(self.encoder.warnings())
-        for part in {id(part.count): part for part in self.train + self._held_out}.values():
-            if part.count.left_out:
-                found.append(f"{part.source.path}: {part.count.left_out_text()}")
+        found = [*self.encoder.warnings(), *left_out_texts(self.train + self._held_out)]
         shared = shared_documents((part.store for part in self.train), (part.store for part in self._held_out))
         if shared:
             total = sum(len(part.store) for part in self._held_out)
@@ -174,7 +159,7 @@ class ConversationCorpus:
         """The training stream of one data rank; arguments and errors are `Stream`'s."""
         shares = blend_of(
             self.groups(),
-            weights_of([part.source.spec for part in self.train]),
+            weights_of([part.source for part in self.train]),
             self.settings.blend_schedule,
             global_batch_size=global_batch_size,
         )
@@ -209,11 +194,11 @@ def open_conversations(
     Raises:
         UserError: what is wrong with the data, on every rank.
     """
-    weights_of([source.spec for source in settings.train])
+    weights_of(settings.train)
     train = [_open(source, settings, encoder, on_prepared) for source in settings.train]
     held_out = [_open(source, settings, encoder, on_prepared) for source in settings.validation]
     if settings.validation_fraction:
-        train, split = _hold_out(train, settings.validation_fraction)
+        train, split = hold_out(train, settings.validation_fraction)
         held_out += split
     return ConversationCorpus(settings, encoder, train, held_out)
 
@@ -227,7 +212,7 @@ def conversation_faults(sources: tuple[ConversationSource, ...], where: str) -> 
     """
     faults = []
     try:
-        weights_of([source.spec for source in sources])
+        weights_of(sources)
     except UserError as error:
         faults.append(Fault(where, str(error)))
     for number, source in enumerate(sources):
@@ -278,7 +263,7 @@ def _open_prepared(
     source: ConversationSource, folder: Path, digest: str | None, encoder: ConversationEncoder
 ) -> OpenConversations:
     store = open_store(folder, source.path, verify=digest is None, digest=digest)
-    made_from = json.loads((folder / "store.json").read_text(encoding="utf-8"))["made_from"]
+    made_from = made_from_of(folder)
     if made_from.get("kind") != "conversations":
         raise UserError(f"{folder} holds documents' tokens, not conversations; name it under documents instead")
     if made_from["encoder"] != encoder.fingerprint:
@@ -286,11 +271,7 @@ def _open_prepared(
             f"{folder} was prepared with another tokenizer, chat template or data.train_on; prepare it again, or name "
             "the conversations themselves"
         )
-    count = PreparationCount.from_json(made_from["count"])
-    if len(store) == 0:
-        why = count.left_out_text() or "there is not one record"
-        raise UserError(f"{source.path}: no sample to train on: {why}")
-    return OpenConversations(source, store, count)
+    return opened(source, store, made_from)
 
 
 def _build(
@@ -358,21 +339,3 @@ def _cache_key(
         with path.open("rb") as stream:
             parts.append([kind, path.suffix, hashlib.file_digest(stream, "sha256").hexdigest()])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def _hold_out(
-    train: list[OpenConversations], fraction: float
-) -> tuple[list[OpenConversations], list[OpenConversations]]:
-    """Split each source's samples; which are held out depends on nothing but their number."""
-    kept, held_out = [], []
-    for part in train:
-        samples = len(part.store)
-        if samples < 2:
-            raise UserError(
-                f"data.validation_fraction {fraction} needs at least two samples in each source, {part.source.path} "
-                f"has {samples}; give data.validation instead"
-            )
-        training, own = held_out_split(samples, fraction)
-        kept.append(OpenConversations(part.source, part.store.select(training, "training part"), part.count))
-        held_out.append(OpenConversations(part.source, part.store.select(own, "held-out part"), part.count))
-    return kept, held_out

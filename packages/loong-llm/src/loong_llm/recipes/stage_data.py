@@ -55,7 +55,7 @@ def open_stage_data(
         _documents(config, tokenizer, cache, say) if of_kind(config, sources, "documents") else None,
         _conversations(config, tokenizer, cache, say) if of_kind(config, sources, "conversations") else None,
         [kind_of(source) == "conversations" for source in sources],
-        weights_of([SourceSpec(source.path, source.weight) for source in sources]),
+        weights_of(sources),
         blend_schedule(config),
     )
 

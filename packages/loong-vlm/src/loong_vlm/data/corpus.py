@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loong_core.data.shared_build import from_first_rank, on_every_rank
-from loong_core.data.shuffle import held_out_split
-from loong_core.data.sources import SourceSpec, weights_of
+from loong_core.data.sources import weights_of
 from loong_core.errors import Fault, UserError
-from loong_llm.conversations.preparation import BadSamples, PreparationCount
+from loong_llm.conversations.opened_source import OpenedSource, hold_out, left_out_texts, made_from_of, opened
+from loong_llm.conversations.preparation import BadSamples
 from loong_vlm.balance.balancer import Balancer
 from loong_vlm.data.collation import Arrange, Collator
 from loong_vlm.data.encoding import VisionEncoder
@@ -27,8 +27,6 @@ from loong_vlm.data.records import VisionKind, vision_files
 from loong_vlm.data.samples import LongVisionSamples, VisionSamples, check_budget
 from loong_vlm.data.store import VisionStore, open_vision_store
 from loong_vlm.data.stream import VisionStream
-
-"""Decides which samples are held out; apart from the run's seed, so that two seeds are judged by the same samples."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +83,8 @@ class VisionSettings:
     threads: int = 2
 
 
-@dataclass(frozen=True)
-class OpenVision:
-    """One source's samples, and what became of its records."""
-
-    source: VisionSource
-    store: VisionStore
-    count: PreparationCount
+OpenVision = OpenedSource[VisionSource, VisionStore]
+"""One source's samples, and what became of its records."""
 
 
 class VisionCorpus:
@@ -135,11 +128,7 @@ class VisionCorpus:
 
     def warnings(self) -> list[str]:
         """What a user should know before the run: samples left out, template trouble."""
-        found = list(self.encoder.text.warnings())
-        for part in {id(part.count): part for part in self.train + self._held_out}.values():
-            if part.count.left_out:
-                found.append(f"{part.source.path}: {part.count.left_out_text()}")
-        return found
+        return [*self.encoder.text.warnings(), *left_out_texts(self.train + self._held_out)]
 
     def samples(self) -> list[VisionSamples]:
         """The packed training samples, one a source; packed when first asked for."""
@@ -186,7 +175,7 @@ class VisionCorpus:
         """The training stream of one data rank; arguments and errors are `VisionStream`'s."""
         return VisionStream(
             self.samples(),
-            weights_of([SourceSpec(part.source.path, part.source.weight) for part in self.train]),
+            weights_of([part.source for part in self.train]),
             self._collator,
             self._balancer,
             global_batch_size=global_batch_size,
@@ -237,11 +226,11 @@ def open_vision_corpus(
         UserError: what is wrong with the data, on every rank.
     """
     check_budget(settings.patch_budget, settings.sequence_length)
-    weights_of([SourceSpec(source.path, source.weight) for source in settings.train])
+    weights_of(settings.train)
     train = [_open(source, settings, encoder, on_prepared) for source in settings.train]
     held_out = [_open(source, settings, encoder, on_prepared) for source in settings.validation]
     if settings.validation_fraction:
-        train, split = _hold_out(train, settings.validation_fraction)
+        train, split = hold_out(train, settings.validation_fraction)
         held_out += split
     return VisionCorpus(settings, encoder, train, held_out, arrange, balancer, on_blank)
 
@@ -255,7 +244,7 @@ def vision_faults(sources: tuple[VisionSource, ...], where: str) -> list[Fault]:
     """
     faults = []
     try:
-        weights_of([SourceSpec(source.path, source.weight) for source in sources])
+        weights_of(sources)
     except UserError as error:
         faults.append(Fault(where, str(error)))
     for number, source in enumerate(sources):
@@ -275,12 +264,7 @@ def _open(
     files = on_every_rank(lambda: vision_files(source.path))
     folder, digest = from_first_rank(lambda: _build(source, files, settings, encoder, on_prepared))
     store = on_every_rank(lambda: open_vision_store(folder, source.path, verify=False, digest=digest))
-    made_from = json.loads((folder / "store.json").read_text(encoding="utf-8"))["made_from"]
-    count = PreparationCount.from_json(made_from["count"])
-    if len(store) == 0:
-        why = count.left_out_text() or "there is not one record"
-        raise UserError(f"{source.path}: no sample to train on: {why}")
-    return OpenVision(source, store, count)
+    return opened(source, store, made_from_of(folder))
 
 
 def _build(
@@ -320,19 +304,3 @@ def _cache_key(
         with path.open("rb") as stream:
             parts.append([kind, str(path.absolute().parent), hashlib.file_digest(stream, "sha256").hexdigest()])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def _hold_out(train: list[OpenVision], fraction: float) -> tuple[list[OpenVision], list[OpenVision]]:
-    """Split each source's samples; which are held out depends on nothing but their number."""
-    kept, held_out = [], []
-    for part in train:
-        samples = len(part.store)
-        if samples < 2:
-            raise UserError(
-                f"data.validation_fraction {fraction} needs at least two samples in each source, {part.source.path} "
-                f"has {samples}; give data.validation instead"
-            )
-        training, own = held_out_split(samples, fraction)
-        kept.append(OpenVision(part.source, part.store.select(training, "training part"), part.count))
-        held_out.append(OpenVision(part.source, part.store.select(own, "held-out part"), part.count))
-    return kept, held_out
