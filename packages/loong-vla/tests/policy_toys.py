@@ -18,11 +18,13 @@ from loong_core.parallel.context import ParallelContext
 from loong_llm.tokenizer import load_tokenizer
 from loong_vla.data.recordings import ACTION, STATE
 from loong_vla.data.statistics import Statistics, compute_statistics
+from loong_vla.families.groot.policy import GrootPolicy
 from loong_vla.families.groot.policy_config import GrootConfig
+from loong_vla.families.groot.weights import groot_weight_map, initialise_groot
 from loong_vla.families.pi.config import SIZES_FILE, GemmaSize, PiConfig, PiSizes, VisionSize
 from loong_vla.families.pi.model import PiPolicy
 from loong_vla.families.pi.weights import initialise_pi, pi_weight_map
-from loong_vla.lerobot_folder.policy_folder import write_policy
+from loong_vla.lerobot_folder.policy_folder import open_policy, write_policy
 
 STREAM = {"depth": 2, "heads": 8, "kv_heads": 1, "head_dim": 4}
 SIZES = PiSizes(
@@ -82,6 +84,23 @@ def toy_groot_folder(folder: Path, config: GrootConfig | None = None) -> Path:
     write_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps(config.to_json()))
     (folder / SIZES_FILE).write_text(json.dumps(config.sizes_json()))
+    return folder
+
+
+def toy_trained_groot(folder: Path, config: GrootConfig, origin: Path | None = None, seed: int = 0) -> Path:
+    """A GR00T policy's folder with drawn weights and statistics of the embodiments that it holds."""
+    words, context = folder.with_name(f"{folder.name}-words"), ParallelContext.single()
+    write_tokenizer(words)
+    policy = GrootPolicy(config)
+    initialise_groot(policy, config, context, seed)
+    pieces = [
+        StatePiece("weight", piece, part)
+        for parameter, placement in groot_weight_map(config).placements(policy, context)
+        for piece, part in zip(placement.pieces, placement.from_local(parameter.detach()), strict=True)
+    ]
+    statistics = {name: toy_statistics(config.state_dim, config.action_dim) for name in config.held}
+    opened = None if origin is None else open_policy(origin)
+    write_policy(folder, config, pieces, context, torch.float32, statistics, load_tokenizer(None, words), opened)
     return folder
 
 

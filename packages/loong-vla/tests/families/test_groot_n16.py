@@ -18,7 +18,8 @@ from torch.nn import functional as F
 
 from loong_vla.families.groot.batch import GrootBatch, GrootCollator
 from loong_vla.families.groot.policy import GrootPolicy, prepared
-from loong_vla.families.groot.policy_config import GrootConfig, published, read_groot_config
+from loong_vla.families.groot.policy_config import GrootConfig, published
+from loong_vla.families.groot.reading import read_groot_config
 from loong_vla.families.groot.weights import groot_weight_map, handed_on
 
 MARKS = ("<|im_start|>", "<|im_end|>", "<img>", "<IMG_CONTEXT>", "</img>")

@@ -9,46 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from policy_toys import toy_groot_config, toy_statistics
+from policy_toys import toy_groot_config, toy_statistics, toy_trained_groot
 from safetensors.torch import load_file, save_file
 
-from loong_core.checkpoint.pieces import StatePiece
 from loong_core.errors import ConfigError
 from loong_core.parallel.context import ParallelContext
-from loong_llm.tokenizer import load_tokenizer
 from loong_vla.convert import convert_policy
 from loong_vla.data.recordings import ACTION, STATE
 from loong_vla.families.groot.policy import GrootPolicy
 from loong_vla.families.groot.policy_config import GrootConfig, published
 from loong_vla.families.groot.weights import groot_weight_map, handed_on, initialise_groot
-from loong_vla.lerobot_folder.policy_folder import open_policy, write_policy
+from loong_vla.lerobot_folder.policy_folder import open_policy
 
 CONTEXT = ParallelContext.single()
-
-
-def written(target: Path, config: GrootConfig, origin: Path | None = None, seed: int = 0) -> Path:
-    """A folder of drawn weights, as training leaves it."""
-    from groot_policy_case import write_tokenizer
-
-    words = target.with_name(f"{target.name}-words")
-    write_tokenizer(words)
-    policy = GrootPolicy(config)
-    initialise_groot(policy, config, CONTEXT, seed)
-    pieces = [
-        StatePiece("weight", piece, part)
-        for parameter, placement in groot_weight_map(config).placements(policy, CONTEXT)
-        for piece, part in zip(placement.pieces, placement.from_local(parameter.detach()), strict=True)
-    ]
-    statistics = {name: toy_statistics() for name in config.held}
-    opened = None if origin is None else open_policy(origin)
-    write_policy(target, config, pieces, CONTEXT, torch.float32, statistics, load_tokenizer(None, words), opened)
-    return target
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = toy_groot_config().for_embodiments(["arm", "leg"])
-    return written(tmp_path_factory.mktemp("groot") / "pretrained_model", config)
+    return toy_trained_groot(tmp_path_factory.mktemp("groot") / "pretrained_model", config)
 
 
 def test_configuration_statistics_and_weights_come_back(folder: Path) -> None:
@@ -80,7 +59,7 @@ def test_the_file_holds_every_bank_whole_and_what_was_not_held_is_handed_on(fold
     assert not tensors[name][3].any()
     tensors[name][3] = 7.0
     save_file(tensors, marked / "model.safetensors")
-    again = written(tmp_path / "again", toy_groot_config().for_embodiments(["leg"]), marked, seed=1)
+    again = toy_trained_groot(tmp_path / "again", toy_groot_config().for_embodiments(["leg"]), marked, seed=1)
     bank = load_file(again / "model.safetensors")[name]
     assert (bank[3] == 7).all()
     assert torch.equal(bank[1], tensors[name][1])

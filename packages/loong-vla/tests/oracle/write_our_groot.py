@@ -14,41 +14,18 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
-from groot_policy_case import write_tokenizer
 from named_random import named_random
-from policy_toys import toy_groot_config, toy_statistics
+from policy_toys import toy_groot_config, toy_trained_groot
 from safetensors.torch import save_file
 
-from loong_core.checkpoint.pieces import StatePiece
-from loong_core.parallel.context import ParallelContext
-from loong_llm.tokenizer import load_tokenizer
-from loong_vla.families.groot.policy import GrootPolicy
-from loong_vla.families.groot.weights import groot_weight_map, initialise_groot
-from loong_vla.lerobot_folder.policy_folder import write_policy
 from loong_vla.policy_runner import PolicyRunner
 
 TASKS = ("Go.", "Take the second ball out of the box!")
 
 
-def write_folder(folder: Path) -> None:
-    """A folder that holds two of the model's embodiments."""
-    config, alone = toy_groot_config().for_embodiments(["arm", "leg"]), ParallelContext.single()
-    words = folder.with_name(f"{folder.name}-words")
-    write_tokenizer(words)
-    policy = GrootPolicy(config)
-    initialise_groot(policy, config, alone, 0)
-    pieces = (
-        StatePiece("weight", piece, part)
-        for parameter, placement in groot_weight_map(config).placements(policy, alone)
-        for piece, part in zip(placement.pieces, placement.from_local(parameter.detach()), strict=True)
-    )
-    statistics = {name: toy_statistics() for name in config.held}
-    write_policy(folder, config, pieces, alone, torch.float32, statistics, load_tokenizer(None, words))
-
-
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    write_folder(folder)
+    toy_trained_groot(folder, toy_groot_config().for_embodiments(["arm", "leg"]))
     runner = PolicyRunner(folder, device="cpu")
     shape = (len(TASKS), 4, runner.config.max_action_dim)
     noise = named_random("observed noise", shape).float()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
-from policy_toys import toy_trained_folder
+from policy_toys import toy_groot_config, toy_trained_folder, toy_trained_groot
 from robot_toys import TOP, WRIST
 
 from loong_core.errors import UserError
@@ -17,15 +19,21 @@ from loong_vla.serve.messages import pack, unpack
 from loong_vla.serve.server import PolicyServer
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyServer]:
-    folder = toy_trained_folder(tmp_path_factory.mktemp("policy") / "pretrained_model")
+@contextmanager
+def serving(folder: Path) -> Iterator[PolicyServer]:
+    """A policy that is served while the block lasts."""
     running = PolicyServer(PolicyRunner(folder, device="cpu"), port=0)
     thread = threading.Thread(target=running.run)
     thread.start()
     yield running
     running.close()
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyServer]:
+    with serving(toy_trained_folder(tmp_path_factory.mktemp("policy") / "pretrained_model")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -49,6 +57,16 @@ def test_the_client_is_told_whom_it_talks_to(client: WebsocketClientPolicy) -> N
     assert told["policy"] == "pi05"
     assert told["cameras"] == [TOP, WRIST]
     assert (told["action_horizon"], told["action_dim"], told["state_dim"]) == (4, 3, 4)
+
+
+def test_groot_is_served_too_as_the_first_of_its_robots(tmp_path: Path) -> None:
+    config = toy_groot_config().for_embodiments(["arm"])
+    with serving(toy_trained_groot(tmp_path / "pretrained_model", config)) as running:
+        talking = WebsocketClientPolicy("127.0.0.1", running.port)
+        told, answer = talking.get_server_metadata(), talking.infer(observation())
+    assert (told["policy"], told["action_horizon"], told["n_action_steps"]) == ("groot", 4, 2)
+    assert answer["actions"].shape == (4, 3)
+    assert np.isfinite(answer["actions"]).all()
 
 
 def test_an_observation_is_answered_with_actions_in_the_robots_units(

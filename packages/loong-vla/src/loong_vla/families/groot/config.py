@@ -77,7 +77,7 @@ class GrootHeadConfig:
         return tuple(number for number in range(0, self.num_layers, 2) if number not in self.text_blocks)
 
 
-N16 = GrootHeadConfig(version="n1.6", vl_layers=0, state_dim=128, action_dim=128, horizon=50)
+N16 = GrootHeadConfig(version="n1.6", vl_layers=0, state_dim=128, action_dim=128, horizon=50, state_dropout=0.0)
 """GR00T N1.6's published sizes."""
 
 _SERVED = {"use_alternate_vl_dit": True, "use_vlln": True, "add_pos_embed": True}
@@ -101,6 +101,9 @@ def read_head_config(where: str, values: Mapping[str, Any], active: tuple[int, .
     ]
     published = N16 if values.get("model_type") == "Gr00tN1d6" else GrootHeadConfig()
     dit, vl = values.get("diffusion_model_cfg") or {}, values.get("vl_self_attention_cfg") or {}
+    if published.version == "n1.6" and values.get("state_dropout_prob"):
+        what = f"state_dropout_prob is {values['state_dropout_prob']}, and N1.6 puts a learnt token in a state's place"
+        faults.append(Fault(where, what, "only 0 is served"))
     embodiments = values.get("max_num_embodiments", published.embodiments)
     chosen = tuple(range(embodiments)) if active is None else active
     if unknown := [each for each in chosen if not 0 <= each < embodiments]:

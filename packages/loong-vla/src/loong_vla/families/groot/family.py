@@ -11,8 +11,9 @@ from loong_vla.data.statistics import FeatureStatistics
 from loong_vla.families.family import PolicyFamily
 from loong_vla.families.groot.batch import GrootCollator
 from loong_vla.families.groot.policy import GrootPolicy, groot_policy_loss, prepared, spare_frozen_blocks
-from loong_vla.families.groot.policy_config import SIZES_FILE, VERSIONS, GrootConfig, overridden, read_groot_config
+from loong_vla.families.groot.policy_config import SIZES_FILE, VERSIONS, GrootConfig
 from loong_vla.families.groot.prompt import groot_tokenizer_faults
+from loong_vla.families.groot.reading import overridden, read_groot_config
 from loong_vla.families.groot.weights import groot_weight_map, handed_on, initialise_groot, stored_names
 from loong_vla.lerobot_folder.groot_processors import read_groot_statistics, write_groot_processors
 

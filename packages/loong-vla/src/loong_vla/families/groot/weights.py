@@ -36,6 +36,8 @@ FINAL_NORM = {
     "n1.7": f"{BACKBONE}model.language_model.norm.weight",
     "n1.6": f"{BACKBONE}language_model.model.norm.weight",
 }
+UNUSED = {"n1.7": (), "n1.6": (f"{HEAD}mask_token",)}
+"""What files may hold beside: N1.6's token in the place of a state that is dropped, which none is."""
 
 
 def groot_weight_map(config: GrootConfig) -> WeightMap:
@@ -56,7 +58,7 @@ def stored_names(config: GrootConfig, names: Collection[str]) -> StoredNames:
     written = written_prefix(config)
     return StoredNames(
         _whole_map(config, prefix, table),
-        (prefix + once, prefix + FINAL_NORM[config.version]),
+        (prefix + once, prefix + FINAL_NORM[config.version], *(prefix + name for name in UNUSED[config.version])),
         lambda name: prefix + name.removeprefix(written),
     )
 
