@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from groot_policy_case import write_tokenizer
 from policy_toys import toy_groot_config, toy_groot_folder, toy_groot_run, toy_run
 from robot_toys import toy_dataset
 from safetensors.torch import load_file
@@ -20,6 +21,7 @@ from loong_core.nn.name_patterns import chosen
 from loong_vla.check import check_run
 from loong_vla.families.groot.weights import groot_weight_map
 from loong_vla.policy_runner import PolicyRunner
+from loong_vla.recipes.policy_model import open_policy_source
 from loong_vla.recipes.training_config import PolicyTrainingConfig
 
 BACKBONE = "_groot_model.backbone.*"
@@ -182,6 +184,23 @@ def test_a_sound_run_has_no_faults_and_is_described(tmp_path: Path) -> None:
     assert found.faults == []
     assert found.facts["policy"].startswith("groot, 4 actions of 3 numbers at once")
     assert found.facts["normalised"] == "state by QUANTILES, action by QUANTILES"
+
+
+def test_a_folder_of_nvidias_needs_to_be_told_the_robot(tmp_path: Path) -> None:
+    nvidia, config = tmp_path / "policy", toy_groot_config()
+    write_tokenizer(nvidia)
+    told = dict(config.model) | {"shortest_image_edge": None, "color_jitter_params": None}
+    (nvidia / "config.json").write_text(json.dumps(told))
+    (nvidia / "embodiment_id.json").write_text(json.dumps(dict(config.ids)))
+    told_faults = faults(tmp_path)
+    assert "input_features names no camera (set model.overrides.input_features and output_features" in told_faults
+    assert "no feature action is told" in told_faults
+    robot = {key: config.to_json()[key] for key in ("input_features", "output_features")}
+    model = {"source": str(nvidia), "overrides": robot | {"n_action_steps": 2, "num_inference_timesteps": 7}}
+    assert faults(tmp_path, model=model) == ""
+    opened = open_policy_source(load_run(PolicyTrainingConfig, toy_groot_run(tmp_path, model=model)).config)
+    assert opened.config.head.inference_steps == 7
+    assert opened.config.n_action_steps == 2
 
 
 def test_an_embodiment_that_the_model_does_not_have(tmp_path: Path) -> None:
