@@ -208,6 +208,21 @@ def loading_ranks(folder: Path, layout: Layout, precision: Any) -> float:
     return perf_counter() - begin
 
 
+def resume_format(folder: Path, nproc: int, tokens: int) -> dict[str, Any]:
+    """Seconds of an asynchronous save beside steps, and of loading what it saved under another layout."""
+    accelerated = select("auto").device.name != "cpu"
+    precision = "bf16" if accelerated else "fp32"
+    ranks = 1 if accelerated else nproc
+    with _caller(ranks, accelerated) as call:
+        saved = call(saving_ranks, folder, Layout(), precision, tokens)
+        figures: dict[str, Any] = {key: max(each[key] for each in saved) for key in saved[0]}
+        size = sum(file.stat().st_size for file in (folder / "checkpoints").rglob("*.safetensors"))
+        figures["checkpoint_bytes"] = size
+        figures["reshard"] = f"{ranks} data ranks to {ranks} tensor ranks"
+        figures["reshard_load_seconds"] = max(call(loading_ranks, folder, Layout(tensor=ranks), precision))
+    return figures
+
+
 @contextmanager
 def _caller(ranks: int, accelerated: bool) -> Iterator[Callable[..., list[Any]]]:
     """What calls a function on every rank: a pool's on the host; on an accelerator this process is the only one.
@@ -232,24 +247,21 @@ def main() -> None:
     parser.add_argument("--nproc", type=int, default=2, help="ranks that save (on CPU; one on an accelerator)")
     parser.add_argument("--tokens", type=int, default=512, help="of a step beside which a checkpoint is saved")
     parser.add_argument("--folder", type=Path, help="on the disk to measure; a temporary one by default")
+    parser.add_argument("--only", choices=("folders", "resume"), help="Hugging Face folders, or resume checkpoints")
     parser.add_argument("--cold", action="store_true", help="ask the kernel to forget files before they are read")
     options = parser.parse_args()
     folder = Path(mkdtemp(dir=options.folder, prefix="bench-checkpoints-"))
     try:
         (folder / "config.json").write_text(json.dumps(FIXED | SHAPES[options.billions]))
         figures: dict[str, Any] = {
-            "parameters": open_model(folder).config.parameter_count(), "cold": options.cold
-        } | exchange_format(folder, options.cold)  # fmt: skip
-        accelerated = select("auto").device.name != "cpu"
-        precision = "bf16" if accelerated else "fp32"
-        ranks = 1 if accelerated else options.nproc
-        with _caller(ranks, accelerated) as call:
-            saved = call(saving_ranks, folder, Layout(), precision, options.tokens)
-            figures |= {key: max(each[key] for each in saved) for key in saved[0]}
-            size = sum(file.stat().st_size for file in (folder / "checkpoints").rglob("*.safetensors"))
-            figures["checkpoint_bytes"] = size
-            figures["reshard"] = f"{ranks} data ranks to {ranks} tensor ranks"
-            figures["reshard_load_seconds"] = max(call(loading_ranks, folder, Layout(tensor=ranks), precision))
+            "parameters": open_model(folder).config.parameter_count(),
+            "cold": options.cold,
+            "load_of_machine": os.getloadavg()[0],
+        }
+        if options.only != "resume":
+            figures |= exchange_format(folder, options.cold)
+        if options.only != "folders":
+            figures |= resume_format(folder, options.nproc, options.tokens)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for name, value in figures.items():
