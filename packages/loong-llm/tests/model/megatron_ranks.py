@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 from typing import Any
 from unittest.mock import patch
 from zlib import crc32
@@ -34,6 +35,8 @@ def _without_cuda() -> Iterator[None]:
         patch("torch.cuda.synchronize", lambda *arguments: None),
         patch("torch.cuda.current_device", lambda: "cpu"),
         patch("megatron.core.tensor_parallel.get_cuda_rng_tracker", _NoTracker),
+        # A save that is waited for needs no queue of another process, which would outlive this one.
+        patch("megatron.core.dist_checkpointing.strategies.filesystem_async._results_queue", Queue()),
     ):
         yield
 
