@@ -8,7 +8,9 @@ conversations: `datasets.map` of `apply_chat_template(..., return_assistant_toke
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from loong_llm.conversations.corpus import ConversationSource, prepare_source
 from loong_llm.conversations.encoding import ConversationEncoder, RenderSettings
 from loong_llm.conversations.messages import conversation
 from tools.bench.mixes.measure import functions
+from tools.bench.record import FOLDER, append
 
 _ANSWER = '{{- "<|im_start|>assistant\\n" ~ message.content -}}'
 _MARKED = '{{- "<|im_start|>assistant\\n" }}{% generation %}{{ message.content }}{% endgeneration %}'
@@ -52,17 +55,20 @@ def train_tokenizer(texts: list[str]) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=specials[2], pad_token=specials[0])
 
 
-def timed(act: Callable[[], Any]) -> float:
-    """Wall seconds."""
-    start = time.perf_counter()
+def took(act: Callable[[], Any]) -> tuple[float, float]:
+    """Wall seconds, and processor seconds of this process and of those it started."""
+    start, before = time.perf_counter(), sum(os.times()[:4])
     act()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, sum(os.times()[:4]) - before
 
 
 def main() -> None:
     """Time every way and print a line for each."""
     import datasets
 
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--record", action="store_true", help="add a line to docs/benchmarks/sft_data.jsonl")
+    record = arguments.parse_args().record
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "talk.jsonl"
@@ -95,9 +101,21 @@ def main() -> None:
             f"datasets {version('datasets')} map, transformers {version('transformers')}": peer,
         }
         print(f"{path.stat().st_size / 1e6:.1f} MB, {len(rendered):,} conversations, {tokens:,} tokens")
-        for name, way in ways.items():
-            seconds = timed(way)
-            print(f"{name}: {seconds:.2f} s, {tokens / seconds / 1e6:.3f} M tokens/s")
+        found = {name: took(way) for name, way in ways.items()}
+        for name, (wall, cpu) in found.items():
+            print(f"{name}: {wall:.2f} s, {cpu:.2f} s of processors, {tokens / wall / 1e6:.3f} M tokens/s")
+        if record:
+            append(
+                FOLDER / "sft_data.jsonl",
+                {
+                    "conversations": len(rendered),
+                    "tokens": tokens,
+                    "datasets": version("datasets"),
+                    "tokenizers": version("tokenizers"),
+                    "wall_seconds": {name: round(wall, 3) for name, (wall, _) in found.items()},
+                    "processor_seconds": {name: round(cpu, 3) for name, (_, cpu) in found.items()},
+                },
+            )
 
 
 if __name__ == "__main__":

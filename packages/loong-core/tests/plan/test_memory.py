@@ -6,13 +6,14 @@ import pytest
 import torch
 from plan_toys import EIGHT_BILLION, MIXTURE, THIRTY_BILLION, cluster, with_layers, work
 
+from loong_core.nn import four_bit
 from loong_core.nn.decoder import Decoder
 from loong_core.nn.parts import ALL_BLOCKS, NOTHING, Parts
 from loong_core.parallel.context import Axis, ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_core.plan.kept import names_layers
 from loong_core.plan.memory import MemoryModel, in_flight, pipeline_stages
-from loong_core.plan.workload import Share
+from loong_core.plan.workload import FOUR_BIT, Share
 
 
 def memory(workload, layout, size):
@@ -129,3 +130,29 @@ def test_frozen_parameters_have_neither_gradients_nor_optimizer():
 def test_a_device_needs_more_than_what_is_allocated():
     found = memory(work(EIGHT_BILLION), Layout(), 1)
     assert found.peak < found.needed(1) < found.needed(2)
+
+
+def test_adapters_add_their_own_weights_and_leave_the_rest_without_gradient_and_optimizer():
+    whole = memory(work(EIGHT_BILLION), Layout(), 2)
+    adapters = memory(work(EIGHT_BILLION, trained=0.01, added=0.01), Layout(), 2)
+    assert adapters.weights == pytest.approx(1.01 * whole.weights)
+    assert adapters.gradients == pytest.approx(0.01 * whole.gradients)
+    assert adapters.optimizer == pytest.approx(0.01 * whole.optimizer)
+    assert adapters.activations == whole.activations
+
+
+@pytest.mark.parametrize("engine", ["megatron", "fsdp"])
+def test_blocks_in_4_bits_take_what_the_layers_take_and_room_to_write_a_matrix_out(engine):
+    assert FOUR_BIT == four_bit.BYTES_PER_NUMBER
+    plain = memory(work(EIGHT_BILLION, engine=engine, trained=0.01, added=0.01), Layout(), 1)
+    rounded = memory(work(EIGHT_BILLION, engine=engine, trained=0.01, added=0.01, four_bit=True), Layout(), 1)
+    tables = 2 * EIGHT_BILLION.vocab_size * EIGHT_BILLION.hidden_size
+    blocks = EIGHT_BILLION.parameter_count() - tables - EIGHT_BILLION.hidden_size
+    element = 4 if engine == "fsdp" else 2
+    assert plain.weights - rounded.weights == pytest.approx(blocks * (element - FOUR_BIT))
+    assert rounded.gradients == plain.gradients
+    matrix = 2 * EIGHT_BILLION.hidden_size * 12_288 * 2
+    if engine == "megatron":
+        assert rounded.temporary - plain.temporary == matrix
+    else:
+        assert rounded.temporary < plain.temporary

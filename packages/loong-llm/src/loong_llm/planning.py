@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from loong_core.errors import Fault
 from loong_core.nn.decoder_config import DecoderConfig
@@ -18,9 +19,26 @@ from loong_core.plan.workload import Workload
 from loong_llm.model_config import layout_faults
 from loong_llm.recipes.training_config import TrainingConfig
 
+if TYPE_CHECKING:
+    from loong_llm.families.family import Family
 
-def workload_of(config: TrainingConfig, model: DecoderConfig) -> Workload:
-    """What memory and time of a run depend on."""
+
+def workload_of(config: TrainingConfig, model: DecoderConfig, family: Family | None = None) -> Workload:
+    """What memory and time of a run depend on.
+
+    Args:
+        config: the run file.
+        model: its model.
+        family: whose names the patterns of what is trained are for; None: everything counts as trained.
+
+    Raises:
+        UserError: one of these patterns matches nothing.
+    """
+    share = {}
+    if family is not None and (config.lora is not None or config.train.freeze or config.train.train_only):
+        from loong_llm.trained_share import trained_share  # brings torch, which plans of whole models do not need
+
+        share = trained_share(config, family.weight_map(model), model.num_layers)
     return Workload(
         model=model,
         sequence_length=config.data.sequence_length,
@@ -32,6 +50,7 @@ def workload_of(config: TrainingConfig, model: DecoderConfig) -> Workload:
         recompute=config.recompute.parts,
         offload=config.offload.parts,
         moments=config.train.moments,
+        **share,
     )
 
 
@@ -47,6 +66,7 @@ def request_of(
     *,
     fixed: Sequence[str] = (),
     recompute: tuple[Parts, ...] | None = None,
+    family: Family | None = None,
 ) -> Request:
     """What to search for.
 
@@ -56,12 +76,13 @@ def request_of(
         cluster: the accelerators.
         fixed: keys that the search leaves as they are, of `layout.*` and `train.micro_batch_size`.
         recompute: what to try, in order; what the run file says by default.
+        family: as of `workload_of`.
     """
     layout = layout_of(config)
     degrees = {key: getattr(layout, key) for name in fixed if (key := name.removeprefix("layout.")) != name}
     sizes = (config.train.micro_batch_size,) if "train.micro_batch_size" in fixed else None
     return Request(
-        workload_of(config, model),
+        workload_of(config, model, family),
         cluster,
         Freedom(degrees, sizes, recompute or (config.recompute.parts,)),
         lambda layout, world_size: layout_faults(model, layout, world_size),

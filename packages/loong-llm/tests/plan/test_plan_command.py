@@ -85,6 +85,29 @@ def test_what_is_impossible_is_said(plan, arguments, words):
     assert words in plan(*arguments)
 
 
+def test_only_what_is_trained_has_gradients_and_optimizer():
+    """Adapters of rank 8 on queries of Qwen3-0.6B: 28 layers of 8 x (1024 + 2048) parameters."""
+    file = str(Path(EXAMPLE).parent / "qwen3_0.6b_pretrain.yaml")
+    runs = {
+        "whole": (),
+        "adapters": ("lora.rank=8", "lora.targets=q_proj"),
+        "4 bits": ("lora.rank=8", "lora.targets=q_proj", "lora.base=nf4"),
+        "queries": ("train.train_only=[q_proj]",),
+    }
+    found = {}
+    for name, overrides in runs.items():
+        done = CliRunner().invoke(app, ["plan", file, *overrides, "--gpus", "1", "--json"])
+        assert done.exit_code == 0, done.output
+        found[name] = json.loads(done.output)["layouts"][0]["memory"]
+    adapters = 28 * 8 * (1024 + 2048)
+    assert found["adapters"]["gradients"] == pytest.approx(4 * adapters)
+    assert found["adapters"]["optimizer"] == pytest.approx(12 * adapters)
+    assert found["adapters"]["weights"] == pytest.approx(found["whole"]["weights"] + 2 * adapters)
+    assert found["4 bits"]["weights"] < 0.7 * found["adapters"]["weights"]
+    assert found["queries"]["gradients"] == pytest.approx(4 * 28 * 1024 * 2048)
+    assert found["queries"]["weights"] == found["whole"]["weights"]
+
+
 def test_planning_needs_no_torch():
     code = (
         "import sys; from loong_llm.cli.main import app; from typer.testing import CliRunner; "

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from math import prod
 from typing import Any
 
 import torch
@@ -158,7 +159,7 @@ def apply_lora(
         UserError: a target matches nothing, or something that is not a linear layer of a block, or one layer's rows
             are those of two here.
     """
-    wanted = _wanted(weight_map, num_layers, settings)
+    wanted = wanted_layers(weight_map, num_layers, settings)
     extended = lora_weight_map(weight_map, settings)
     for stage in stages:
         stage.requires_grad_(False)
@@ -212,14 +213,36 @@ def linear_layers(weight_map: WeightMap, num_layers: int) -> set[str]:
     return {name.removesuffix(".weight") for name in adaptable.tensors(num_layers)}
 
 
+def adapter_parameters(weight_map: WeightMap, num_layers: int, settings: LoraSettings) -> int:
+    """How many parameters adapters add to a model, over all ranks.
+
+    Raises:
+        UserError: `wanted_layers`'.
+    """
+    wanted = wanted_layers(weight_map, num_layers, settings)
+    shapes = lora_weight_map(weight_map, settings).tensors(num_layers)
+    count = 0
+    for name, shape in shapes.items():
+        for layer in adapter_layers([name]):
+            module, _, rest = layer.partition(".experts.")
+            # Experts' tensors are numbered, the parameter that is named as their target is not.
+            target = f"{module}.experts.{rest.rpartition('.')[2]}" if rest.split(".")[0].isdigit() else layer
+            count += prod(shape) if target in wanted else 0
+    return count
+
+
 def is_adaptable(rule: Rule) -> bool:
     """Whether a rule is for a matrix within the blocks."""
     matrices = all(len(span.shape) == 2 for span in rule.spans)
     return "{layer}" in rule.ours and rule.ours.endswith(".weight") and matrices and not rule.experts
 
 
-def _wanted(weight_map: WeightMap, num_layers: int, settings: LoraSettings) -> set[str]:
-    """The Hugging Face layers that the targets name."""
+def wanted_layers(weight_map: WeightMap, num_layers: int, settings: LoraSettings) -> set[str]:
+    """The Hugging Face layers, and parameters of experts, that the targets name.
+
+    Raises:
+        UserError: a target matches nothing, or something that takes no adapter.
+    """
     linears = linear_layers(weight_map, num_layers)
     adaptable = linears | expert_layers(weight_map, num_layers)
     targets = [target for target in settings.targets if target != ALL_LINEAR]

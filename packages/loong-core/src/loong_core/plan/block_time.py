@@ -139,8 +139,8 @@ class Timer:
         product = self._product(share.tokens, rows, model.hidden_size, rates.head_product)
         moving = self._bytes(logits * (FLOAT32 + share.element))
         forward["head"] += product + moving
-        backward["head"] += (2 + again) * product + again * moving
-        backward["accumulate"] += self._accumulated(table_parameters(model, share))
+        backward["head"] += (1 + self._towards_weights + again) * product + again * moving
+        backward["accumulate"] += self._accumulated(table_parameters(model, share) * self.work.trained)
         return Passage(forward, backward, 0.0)
 
     def embedding(self) -> Passage:
@@ -232,7 +232,8 @@ class Timer:
             forward["experts"] += self._grouped(rows, experts, columns, depth, rates.grouped_product)
             backward["experts"] += self._grouped(rows, experts, depth, columns, rates.grouped_product)
             operations = 2.0 * rows * columns * depth
-            backward["experts"] += self._operations(operations, self._peak() * rates.grouped_weight_product)
+            towards_weights = self._operations(operations, self._peak() * rates.grouped_weight_product)
+            backward["experts"] += towards_weights * self._towards_weights
         forward["elementwise"] += self._bytes(3 * rows * width * element)
         backward["elementwise"] += self._bytes(5 * rows * width * element)
         if config.shared_size:
@@ -257,10 +258,16 @@ class Timer:
     def _hidden_bytes(self) -> float:
         return self.share.tokens * self.work.model.hidden_size * self.share.element
 
+    @property
+    def _towards_weights(self) -> float:
+        """Which part of the products that give weights' gradients is made: frozen weights have none."""
+        return min(1.0, self.work.trained)
+
     def _linear(self, rows: int, columns: int, depth: int, forward: Seconds, backward: Seconds) -> None:
         rate = self.rates.product
         forward["products"] += self._product(rows, columns, depth, rate)
-        backward["products"] += self._product(rows, depth, columns, rate) + self._product(columns, depth, rows, rate)
+        backward["products"] += self._product(rows, depth, columns, rate)
+        backward["products"] += self._product(columns, depth, rows, rate) * self._towards_weights
 
     def _product(self, rows: int, columns: int, depth: int, fraction: float) -> float:
         """`[rows, depth] x [depth, columns]`: whole waves of tiles, or the time that its bytes take."""

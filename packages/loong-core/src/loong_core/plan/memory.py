@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loong_core.nn.decoder_config import BlockConfig, DecoderConfig
+from loong_core.nn.decoder_config import BlockConfig, DecoderConfig, FeedForwardConfig
 from loong_core.parallel.layout import Layout
 from loong_core.plan.activations import FLOAT32, Held, block_held, block_input, head_held
 from loong_core.plan.devices import GIB, Cluster
 from loong_core.plan.kept import treated_blocks
-from loong_core.plan.workload import Parameters, Share, Workload, block_parameters, table_parameters
+from loong_core.plan.workload import FOUR_BIT, Parameters, Share, Workload, block_parameters, table_parameters
 
 RUNTIME = 0.75 * GIB
 """What the device's runtime takes before the first tensor: context, kernels."""
@@ -187,20 +187,29 @@ class MemoryModel:
         return self._counts[key][1]
 
     def _state(self, work: Workload, layout: Layout, stage: Stage, share: Share) -> tuple[float, float, float, float]:
-        """Bytes of weights, gradients and optimizer, and what an fsdp rank has gathered at once."""
+        """Bytes of weights, gradients and optimizer, and what is gathered or written out at once."""
         parameters, world = self._parameters(stage, work, share), self.cluster.size
+        rounded = self._rounded(work, stage, share)
         if work.engine == "fsdp":
             sharers = layout.shard_for(world)
-            own, trained = parameters.all / sharers, parameters.all / sharers * work.trained
-            return own * FLOAT32, trained * FLOAT32, trained * 2 * work.moment, _gathered(work, stage, share)
+            trained = parameters.all / sharers * work.trained
+            own = (parameters.all * (1 + work.added) - rounded) / sharers * FLOAT32 + rounded * FOUR_BIT
+            return own, trained * FLOAT32, trained * 2 * work.moment, _gathered(work, stage, share)
         dense = parameters.dense / layout.shard_for(world)
         experts = parameters.experts * layout.replicate / layout.expert_data_for(world)
         main = FLOAT32 if work.precision == "bf16" else 0
         return (
-            parameters.all * work.element,
+            (parameters.all * (1 + work.added) - rounded) * work.element + rounded * FOUR_BIT,
             parameters.all * work.trained * FLOAT32,
             (dense + experts) * work.trained * (2 * work.moment + main),
-            0.0,
+            _written_out(work, stage, share),
+        )
+
+    def _rounded(self, work: Workload, stage: Stage, share: Share) -> float:
+        """How many of a rank's parameters are in 4 bits: those of its blocks, nearly all of which are in matrices."""
+        hidden = work.model.hidden_size
+        return (
+            sum(block_parameters(block, hidden, share).all * n for block, n in stage.blocks) if work.four_bit else 0.0
         )
 
 
@@ -211,7 +220,18 @@ def _gathered(work: Workload, stage: Stage, share: Share) -> float:
     are, and the buffer from which the next comes; the gradient of the one before is widened to be reduced.
     """
     model, element = work.model, work.element
-    largest = max(block_parameters(block, model.hidden_size, share).all for block, _ in stage.blocks)
     table = table_parameters(model, share)
     tables = table * (1 if model.tie_embeddings else 2)
+    if work.four_bit:
+        return tables * element + _written_out(work, stage, share)
+    largest = max(block_parameters(block, model.hidden_size, share).all for block, _ in stage.blocks)
     return (tables + table + 3 * largest) * element + largest * (element + FLOAT32)
+
+
+def _written_out(work: Workload, stage: Stage, share: Share) -> float:
+    """The largest matrix in 4 bits as it is written out for a product: gate and up together."""
+    if not work.four_bit:
+        return 0.0
+    feed_forwards = [block.feed_forward for block, _ in stage.blocks]
+    widths = [each.intermediate_size for each in feed_forwards if isinstance(each, FeedForwardConfig)]
+    return 2 * work.model.hidden_size * max(widths, default=0) / share.tensor * work.element

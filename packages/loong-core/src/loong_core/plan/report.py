@@ -27,9 +27,11 @@ def describe_cluster(cluster: Cluster) -> str:
 def describe_workload(work: Workload) -> str:
     """Batch, sequences, precision."""
     documents = ", attention within documents" if work.packed else ""
+    trained = "" if work.trained == 1 else f", {100 * work.trained:.2g} % of its parameters trained"
+    rounded = ", frozen matrices in 4 bits" if work.four_bit else ""
     return (
         f"{work.global_batch_size} sequences of {work.sequence_length} tokens a step, {work.precision}, "
-        f"{work.engine} engine{documents}"
+        f"{work.engine} engine{documents}{trained}{rounded}"
     )
 
 

@@ -12,6 +12,9 @@ from loong_core.nn.moe.config import MoEConfig
 from loong_core.nn.parts import NOTHING, Parts
 from loong_core.parallel.layout import Layout
 
+FOUR_BIT = 0.5 + 4 / 64
+"""Bytes of a number in 4 bits, with its part of a float32 scale for 64 (`loong_core.nn.four_bit`)."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -29,8 +32,10 @@ class Workload:
         recompute: parts of which the input alone is kept, and whose forward is repeated in backward.
         offload: parts that keep what they need for backward on the host.
         imbalance: rows of the busiest expert rank relative to an even load.
-        trained: fraction of the parameters that have gradients and optimizer state; adapters leave nearly all frozen.
+        trained: parameters that have gradients and optimizer state, relative to the model's; spread evenly over it.
         moments: what AdamW's two means are kept in.
+        added: parameters beyond the model's own, relative to these: adapters, which are weights too.
+        four_bit: whether the frozen matrices of the blocks are in 4 bits.
     """
 
     model: DecoderConfig
@@ -46,6 +51,8 @@ class Workload:
     imbalance: float = 1.1
     trained: float = 1.0
     moments: Literal["bf16", "fp32"] = "fp32"
+    added: float = 0.0
+    four_bit: bool = False
 
     @property
     def element(self) -> int:

@@ -55,6 +55,7 @@ def plan(
         cluster,
         fixed=[override.partition("=")[0] for override in overrides or ()],
         recompute=tuple(dict.fromkeys([config.recompute.parts, *([ALL_BLOCKS] if recompute else [])])),
+        family=model.family,
     )
     found = request.search()
     if not found.fitting:

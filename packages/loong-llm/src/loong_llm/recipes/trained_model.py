@@ -32,6 +32,7 @@ from loong_core.precision.step import StepPrecision
 from loong_core.train.run import Run
 from loong_llm.adapter import save_adapter
 from loong_llm.model import ModelSource, build_stages
+from loong_llm.recipes.lora_section import lora_settings
 from loong_llm.recipes.training_config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -102,27 +103,6 @@ class TrainedModel:
         config = self.source.config
         spared = 2.0 * config.matmul_parameters() if self.lora is not None else 0.0
         return config.flops_per_token(sequence_length) - spared
-
-
-def lora_settings(config: TrainingConfig) -> LoraSettings | None:
-    """The `lora` section as the adapters take it.
-
-    Raises:
-        UserError: its values contradict each other.
-    """
-    section = config.lora
-    if section is None:
-        return None
-    targets = (section.targets,) if isinstance(section.targets, str) else tuple(section.targets)
-    return LoraSettings(
-        rank=section.rank,
-        alpha=section.alpha,
-        dropout=section.dropout,
-        targets=targets,
-        rslora=section.rslora,
-        dora=section.dora,
-        seed=config.seed,
-    )
 
 
 def choose_trained(
