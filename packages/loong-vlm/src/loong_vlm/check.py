@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from loong_core.config import RunFolder
-from loong_core.config.checks import batch_faults, run_faults
-from loong_core.config.files import unwritable, user_path
 from loong_core.config.loading import Loaded
-from loong_core.engine.choice import engine_faults
+from loong_core.device import Device
 from loong_core.errors import ConfigError, Fault
 from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_core.wording import counted
-from loong_llm.check import (
-    Findings,
-    choice_faults,
-    context_faults,
-    host_memory_faults,
-    run_facts,
-    select_device,
-    unless_faulty,
-)
-from loong_llm.model_config import layout_faults
+from loong_llm.check import host_memory_faults, run_facts
 from loong_llm.recipes.trained_model import choose_trained
+from loong_llm.run_checks import Findings, OwnChecks, check_with, config_of, unless_faulty
 from loong_llm.stage_checks import kept_part_faults, router_record_faults, told_faults
 from loong_llm.tokenizer import load_tokenizer, tokenizer_faults
 from loong_vlm.data.corpus import vision_faults
@@ -38,53 +27,26 @@ def checked(loaded: Loaded[VisionTrainingConfig], world_size: int) -> VisionTrai
     Raises:
         ConfigError: with every fault found.
     """
-    found = check_run(loaded, world_size)
-    if faults := [*found.faults, *found.here]:
-        raise ConfigError(faults)
-    return loaded.config
+    return config_of(loaded, check_run(loaded, world_size))
 
 
 def check_run(loaded: Loaded[VisionTrainingConfig], world_size: int) -> Findings:
-    """Check a run file for `world_size` ranks; nothing is written. What a fault hides is not guessed at."""
-    config = loaded.config
-    found = Findings(list(loaded.faults))
-    found.faults += run_faults(config, loaded.given)
-    found.faults += _data_faults(config)
-    found.faults += _part_faults(config)
-    found.faults += choice_faults(config)
-    device = select_device(config, found)
-    source = None
-    if not config.model.source and not config.model.tower:
-        what = "is missing, and no tower and language are named in its place"
-        found.faults.append(Fault("model.source", what, "add model.source=..., or model.tower and model.language"))
-    else:
-        source = unless_faulty(found, "model", lambda: open_run_model(config))
-    layout = Layout(**config.layout.model_dump())
-    if source is not None:
-        found.faults += _model_faults(config, source)
-        found.faults += layout_faults(source.config, layout, world_size)
-        if config.encoder is None:
-            found.faults += deep_faults(source, layout)
-    else:
-        found.faults += layout.faults(world_size)
-    found.faults += engine_faults(config.engine, layout)
-    found.faults += encoder_faults(config, source, layout, world_size)
-    found.faults += context_faults(config, layout)
-    if world_size % layout.model == 0:
-        found.faults += batch_faults(config, layout, world_size)
-    if source is not None and not found.faults:
-        found.faults += _trained_faults(config, source) + router_record_faults(config, source)
-        language = source if config.encoder is None else source.only("language")
-        found.faults += kept_part_faults(config.recompute, config.offload, language)
-    if source is not None and device is not None and not found.faults and device.torch_type == "cpu":
-        found.here += host_memory_faults(config, source, device, world_size)
-    if config.data.cache and (fault := unwritable("data.cache", config.data.cache)) is not None:
-        found.faults.append(fault)
-    if config.output and not found.faults:
-        found.faults += RunFolder(user_path(config.output)).faults(config)
-    if source is not None and not found.faults:
-        found.facts = run_facts(config, source, layout, world_size, False) | _part_facts(config, source)
-    return found
+    """Check a run file for `world_size` ranks; nothing is written."""
+    return check_with(_CHECKS, loaded, world_size)
+
+
+def _open_model(config: VisionTrainingConfig) -> VisionModelSource:
+    if config.model.source or config.model.tower:
+        return open_run_model(config)
+    what = "is missing, and no tower and language are named in its place"
+    raise ConfigError([Fault("model.source", what, "add model.source=..., or model.tower and model.language")])
+
+
+def _layout_faults(
+    config: VisionTrainingConfig, source: VisionModelSource | None, layout: Layout, world_size: int
+) -> list[Fault]:
+    faults = deep_faults(source, layout) if source is not None and config.encoder is None else []
+    return faults + encoder_faults(config, source, layout, world_size)
 
 
 def deep_faults(source: VisionModelSource, layout: Layout) -> list[Fault]:
@@ -171,7 +133,14 @@ def _model_faults(config: VisionTrainingConfig, source: VisionModelSource) -> li
     return found.faults
 
 
-def _trained_faults(config: VisionTrainingConfig, source: VisionModelSource) -> list[Fault]:
+def _trained_faults(config: VisionTrainingConfig, source: VisionModelSource, device: Device | None) -> list[Fault]:
+    language = source if config.encoder is None else source.only("language")
+    faults = _choice_faults(config, source) + router_record_faults(config, source)
+    return faults + kept_part_faults(config.recompute, config.offload, language)
+
+
+def _choice_faults(config: VisionTrainingConfig, source: VisionModelSource) -> list[Fault]:
+    """What is wrong with the weights that are trained."""
     if config.lora is not None and (config.model.initialise == "random" or not source.has_weights):
         what = "adapts a model whose weights are drawn at random"
         return [Fault("lora", what, "name a folder with weights as model.source, or train all weights")]
@@ -202,3 +171,16 @@ def _part_facts(config: VisionTrainingConfig, source: VisionModelSource) -> dict
         own = encoder_layout(config.encoder)
         told["encoder"] = f"apart from the language model, each image encoded by {counted(own.tensor, 'rank')}"
     return told
+
+
+_CHECKS = OwnChecks(
+    sections=lambda config: _data_faults(config) + _part_faults(config),
+    open_model=_open_model,
+    model=_model_faults,
+    layout=_layout_faults,
+    trained=_trained_faults,
+    memory=lambda config, source, device, world_size: ([], host_memory_faults(config, source, device, world_size)),
+    facts=lambda config, source, layout, world_size, device: (
+        run_facts(config, source, layout, world_size, False) | _part_facts(config, source)
+    ),
+)
