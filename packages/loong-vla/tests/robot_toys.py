@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as arrow
@@ -74,13 +75,21 @@ def toy_dataset_v21(root: Path) -> Path:
         for camera, pictures in each.pictures.items():
             write_video(root / f"videos/chunk-000/{camera}/episode_{number:06d}.mp4", pictures, FPS)
     vector = {"dtype": "float32", "names": None}
-    features = {STATE: vector | {"shape": [4]}, ACTION: vector | {"shape": [3]}}
+    features: dict[str, Any] = {STATE: vector | {"shape": [4]}, ACTION: vector | {"shape": [3]}}
     features |= {camera: {"dtype": "video", "shape": [32, 32, 3], "names": None} for camera in (TOP, WRIST)}
+    scalar: dict[str, Any] = {"dtype": "int64", "shape": [1], "names": None}
+    features |= dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), scalar)
+    features["timestamp"] = scalar | {"dtype": "float32"}
     info = {
         "codebase_version": "v2.1",
         "fps": FPS,
         "total_episodes": len(episodes),
         "total_frames": first,
+        "total_tasks": len(tasks),
+        "total_videos": 2 * len(episodes),
+        "total_chunks": 1,
+        "splits": {"train": f"0:{len(episodes)}"},
+        "robot_type": "toy",
         "chunks_size": 1000,
         "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
         "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
@@ -89,12 +98,24 @@ def toy_dataset_v21(root: Path) -> Path:
     meta = root / "meta"
     meta.mkdir()
     (meta / "info.json").write_text(json.dumps(info))
+    with (meta / "episodes_stats.jsonl").open("w") as file:
+        for number, each in enumerate(episodes):
+            stats: dict[str, Any] = {STATE: _plain(each.states), ACTION: _plain(each.actions)}
+            for camera, pictures in each.pictures.items():
+                channels = _plain(pictures.reshape(-1, 3) / 255)
+                stats[camera] = {k: v if k == "count" else [[[c]] for c in v] for k, v in channels.items()}
+            file.write(json.dumps({"episode_index": number, "stats": stats}) + "\n")
     rows = [{"episode_index": n, "tasks": [e.task], "length": len(e.states)} for n, e in enumerate(episodes)]
     (meta / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (meta / "tasks.jsonl").write_text(
         "".join(json.dumps({"task_index": n, "task": t}) + "\n" for n, t in enumerate(tasks))
     )
     return root
+
+
+def _plain(values: NDArray[Any]) -> dict[str, list[float]]:
+    found = {name: getattr(values, name)(0).tolist() for name in ("min", "max", "mean", "std")}
+    return found | {"count": [len(values)]}
 
 
 def damage(root: Path) -> Path:

@@ -36,8 +36,17 @@ def v3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toy_dataset(tmp_path_factory.mktemp("v3") / "toy")
 
 
-def test_samples_are_equal(v3: Path) -> None:
-    for own, theirs in zip(samples(Recordings(v3)), samples(LerobotRecordings(v3)), strict=True):
+@pytest.fixture(scope="module")
+def v21(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy_dataset_v21(tmp_path_factory.mktemp("v21") / "toy")
+
+
+@pytest.mark.parametrize("version", ["v3", "v21"])
+def test_samples_are_equal(version: str, request: pytest.FixtureRequest) -> None:
+    root = request.getfixturevalue(version)
+    before = sorted(str(file) for file in root.parent.rglob("*"))
+    lerobots = LerobotRecordings(root)
+    for own, theirs in zip(samples(Recordings(root)), samples(lerobots), strict=True):
         assert isinstance(own, RobotSample)
         assert isinstance(theirs, RobotSample)
         for name in ("state", "actions", "inside"):
@@ -46,6 +55,8 @@ def test_samples_are_equal(v3: Path) -> None:
         for camera, picture in own.pictures.items():
             np.testing.assert_array_equal(picture, theirs.pictures[camera])
         assert (own.task, own.number) == (theirs.task, theirs.number)
+    lerobots.close()
+    assert sorted(str(file) for file in root.parent.rglob("*")) == before
 
 
 def test_a_run_may_change_from_one_to_the_other(v3: Path) -> None:
@@ -60,9 +71,11 @@ def test_a_frame_that_lerobot_cannot_decode_is_told_in_its_place(tmp_path: Path)
     assert "lerobot cannot read frame" in str(found[0])
 
 
-def test_a_version_that_lerobot_does_not_read_is_told(tmp_path: Path) -> None:
+def test_a_version_that_lerobot_does_not_take_is_told(tmp_path: Path) -> None:
     root = toy_dataset_v21(tmp_path / "toy")
-    with pytest.raises(UserError, match=r"has version v2.1 of the format, and lerobot's library reads v3.0 only"):
+    info = root / "meta" / "info.json"
+    info.write_text(info.read_text().replace('"v2.1"', '"v2.0"'))
+    with pytest.raises(UserError, match=r"has version v2.0 of the format, and lerobot's library takes v3.0 and v2.1"):
         LerobotRecordings(root)
 
 

@@ -1,13 +1,15 @@
 """A dataset read by lerobot's own library, item by item, in place of our reading: the same samples, more slowly.
 
 It is what to turn to where a recording is read otherwise than lerobot reads it, or its videos need lerobot's decoders.
-Needs the extra `lerobot`; lerobot 0.6.1 reads version 3.0 of the format.
+Needs the extra `lerobot`. lerobot 0.6.1 reads version 3.0 of the format; a dataset of version 2.1 is brought to that by
+lerobot's own converter first, in a temporary folder: the dataset itself is not touched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from loong_core.errors import UserError
 from loong_vla.data.recordings import NUMBERS, PictureRequest, Recordings
 from loong_vla.data.video import CorruptFrame
 
-READS = "v3.0"
+READS, CONVERTS = "v3.0", "v2.1"
 
 
 class LerobotRecordings(Recordings):
@@ -33,6 +35,7 @@ class LerobotRecordings(Recordings):
 
     def __init__(self, root: Path | str, *, cache_bytes: int = 0) -> None:
         self._dataset: Any = None
+        self._converted: TemporaryDirectory[str] | None = None
         super().__init__(root, cache_bytes=cache_bytes)
 
     def _numbers(self) -> dict[str, NDArray]:
@@ -41,10 +44,10 @@ class LerobotRecordings(Recordings):
         return {name: np.asarray(table[name][:]) for name in NUMBERS}
 
     def _opened(self) -> Any:
-        if self.metadata.version != READS:
+        if self.metadata.version not in (READS, CONVERTS):
             raise UserError(
-                f"{self.root} has version {self.metadata.version} of the format, and lerobot's library reads {READS} "
-                "only: set data.reader=own, or convert it with lerobot.scripts.convert_dataset_v21_to_v30"
+                f"{self.root} has version {self.metadata.version} of the format, and lerobot's library takes {READS} "
+                f"and {CONVERTS}: set data.reader=own"
             )
         try:
             from lerobot.datasets.lerobot_dataset import LeRobotDataset
@@ -54,9 +57,32 @@ class LerobotRecordings(Recordings):
                 "data.reader=own"
             ) from error
         try:
-            return LeRobotDataset(f"local/{self.root.name}", root=self.root, return_uint8=True)
+            root = self._convert() if self.metadata.version == CONVERTS else self.root
+            return LeRobotDataset(f"local/{self.root.name}", root=root, return_uint8=True)
         except Exception as error:  # whatever its library raises of a dataset that it does not take
-            raise UserError(f"lerobot cannot open {self.root}: {type(error).__name__}: {error}") from error
+            raise UserError(
+                f"lerobot cannot open {self.root}: {type(error).__name__}: {error}; set data.reader=own"
+            ) from error
+
+    def _convert(self) -> Path:
+        """The dataset in version 3.0, in a folder that goes with this object."""
+        from lerobot.scripts import convert_dataset_v21_to_v30 as converter
+
+        self._converted = TemporaryDirectory(prefix="lerobot-v30-")
+        target = Path(self._converted.name) / self.root.name
+        sizes = converter.DEFAULT_DATA_FILE_SIZE_IN_MB, converter.DEFAULT_VIDEO_FILE_SIZE_IN_MB
+        converter.convert_info(self.root, target, *sizes)
+        converter.convert_tasks(self.root, target)
+        episodes = converter.convert_data(self.root, target, sizes[0])
+        videos = converter.convert_videos(self.root, target, sizes[1])
+        converter.convert_episodes_metadata(self.root, target, episodes, videos)
+        return target
+
+    def close(self) -> None:
+        """Close all videos, and remove what was converted."""
+        super().close()
+        if self._converted is not None:
+            self._converted.cleanup()
 
     def _decoded(self, requests: Sequence[PictureRequest]) -> list[NDArray[np.uint8] | CorruptFrame]:
         """One item a frame, whatever cameras are asked for of it."""
