@@ -61,8 +61,8 @@ class DataSection(Section):
         missing_cameras: whether a policy's camera that no dataset has is a fault, or left out.
         corrupt_frames: whether a picture that cannot be read stops the run, or another sample takes its place.
         reader: whether datasets are read by this package (`own`: versions 3.0, 2.1 and 2.0, videos front to back) or by
-            lerobot's library, item by item (`lerobot`: versions 3.0 and, converted to a temporary folder, 2.1; needs the
-            extra `lerobot`); samples are the same.
+            lerobot's library, item by item (`lerobot`: versions 3.0 and, converted to a temporary folder, 2.1; needs
+            the extra `lerobot`); samples are the same.
         picture_cache_mb: decoded pictures that a rank keeps in memory, in MB; for datasets so small that every picture
             comes up many times.
         augmentation: how pictures are changed at random, if the section is given; `augmentation: {}` takes the
