@@ -52,6 +52,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any] | None:
         return {"stack": arguments.stack, "missing": missing}
     weights = pathlib.Path(arguments.weights) if arguments.weights else None
     step = stack.build(work, weights, arguments)
+    work.batches(0)  # made before a step is timed
     synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     seconds, losses, rates, flops = [], [], [], []
     for number in range(arguments.warmup + arguments.steps):

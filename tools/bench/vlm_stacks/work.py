@@ -13,6 +13,7 @@ from torch import Tensor
 
 from loong_core.data.batch import IGNORED_LABEL, PackedBatch
 from loong_core.data.packing import SecondBudget, best_fit
+from loong_core.data.shuffle import permutation
 from loong_vlm.data.arrangement import arrange
 from loong_vlm.data.batch import Pictures, VisionBatch
 from loong_vlm.data.pixels.native_resolution import NativeResolution
@@ -25,8 +26,8 @@ QWEN2_5_VL = replace(QWEN3_VL, patch=14, min_pixels=3_136, max_pixels=12_845_056
 TINY_TEXT = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
              "intermediate_size": 96, "vocab_size": 512}  # fmt: skip
 TINY_IDS = {"image_token_id": 500, "video_token_id": 501, "vision_start_token_id": 502, "vision_end_token_id": 503}
-DISTINCT = 4
-"""Steps of which data are made; later steps see them again."""
+DISTINCT = 2
+"""Steps of which data are made and held; later steps see them again."""
 
 
 @dataclass(frozen=True)
@@ -108,23 +109,25 @@ class Work:
         """Samples of each sequence of all distinct steps."""
         wanted = DISTINCT * self.microbatches
         scale = max(1, 32_768 // self.sequence)
-        drawn = draw(MODELS[self.model].processor, 200 * wanted, seed=0)
+        drawn = draw(MODELS[self.model].processor, 48 * wanted, seed=0)
         samples = [replace(each, text_tokens=max(each.text_tokens // scale, 2)) for each in drawn]
         samples = [each for each in samples if each.places(2) <= self.sequence]
-        chosen, places = [], 0
-        for each in samples:  # about as many as fill the sequences
-            chosen.append(each)
-            places += each.places(2)
-            if places > (wanted + 1) * self.sequence:
-                break
-        budget = SecondBudget([each.patches for each in chosen], 4 * self.sequence)
-        sequences = best_fit([each.places(2) for each in chosen], self.sequence, budget)
-        return [[chosen[number] for number in numbers] for numbers in sequences[:wanted]]
+        budget = SecondBudget([each.patches for each in samples], 4 * self.sequence)
+        sequences = best_fit([each.places(2) for each in samples], self.sequence, budget)
+        order = permutation(len(sequences), 0)[:wanted].tolist()
+        if len(order) < wanted:
+            raise ValueError(f"{len(samples)} samples fill {len(order)} sequences of {self.sequence}, not {wanted}")
+        return [[samples[number] for number in sequences[place]] for place in order]
 
     def batches(self, step: int) -> list[VisionBatch]:
         """The step's microbatches on the host, the same for every stack; patches and words are random."""
         first = step % DISTINCT * self.microbatches
-        return [self._batch(number) for number in range(first, first + self.microbatches)]
+        return self.made[first : first + self.microbatches]
+
+    @cached_property
+    def made(self) -> list[VisionBatch]:
+        """The microbatches of all distinct steps, so that no step waits for their making."""
+        return [self._batch(number) for number in range(DISTINCT * self.microbatches)]
 
     def _batch(self, number: int) -> VisionBatch:
         samples, hf = self.packed[number], self.hf_config
