@@ -130,3 +130,20 @@ def test_copies_to_the_host_are_felt_where_blocks_are_too_quick_to_hide_them():
 
     assert felt(4096, ALL_BLOCKS) == 0  # of a recomputed block only its input travels
     assert 0 < felt(131_072, NOTHING) < 0.7 * felt(4096, NOTHING)
+
+
+def test_frozen_weights_spare_a_third_of_the_products_and_count_no_operations_for_them():
+    model = with_layers(EIGHT_BILLION, 8)
+    whole, adapters = work(model, global_batch_size=8), work(model, global_batch_size=8, trained=0.0)
+    found = [parts(each, Layout(), cluster(1))["products"] for each in (whole, adapters)]
+    assert found[1] == pytest.approx(2 / 3 * found[0], rel=0.02)
+    spared = whole.flops_per_token - adapters.flops_per_token
+    assert spared == 2 * model.matmul_parameters()
+
+
+def test_matrices_in_4_bits_are_written_out_forward_and_backward():
+    model = with_layers(EIGHT_BILLION, 8)
+    plain = parts(work(model, global_batch_size=8, trained=0.0), Layout(), cluster(1))
+    rounded = parts(work(model, global_batch_size=8, trained=0.0, four_bit=True), Layout(), cluster(1))
+    assert rounded["elementwise"] > plain["elementwise"]
+    assert rounded["products"] == plain["products"]

@@ -17,7 +17,8 @@ from loong_llm.recipes.training_config import TrainingConfig
 from loong_llm.tokenizer import load_tokenizer
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "llm"
-FAMILIES = ("llama", "qwen", "qwen2", "qwen3")
+FAMILIES = ("internlm2", "llama", "qwen", "qwen2", "qwen3")
+NOT_IN_TRANSFORMERS = ("internlm2", "qwen")
 RECIPES = ("pretrain", "continue", "midtrain", "sft", "sft_lora")
 
 
@@ -27,16 +28,18 @@ def models(tmp_path_factory):
     made = {
         family: byte_model(tmp_path_factory.mktemp(family), family, max_position_embeddings=8192)
         for family in FAMILIES
-        if family != "qwen"
+        if family not in NOT_IN_TRANSFORMERS
     }
-    made["qwen"] = first_qwen(tmp_path_factory.mktemp("qwen") / "model")
+    small = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 64}
+    first_qwen = open_model("qwen-7b", {**small, "vocab_size": 259, "kv_channels": 8, "seq_length": 8192})
+    internlm2 = open_model("internlm2.5-7b", {**small, "vocab_size": 259, "num_key_value_heads": 2})
+    for family, source in (("qwen", first_qwen), ("internlm2", internlm2)):
+        made[family] = written(source, tmp_path_factory.mktemp(family) / "model")
     return made
 
 
-def first_qwen(folder):
-    """A small model of the family for which transformers has no class, written by us."""
-    small = {"hidden_size": 32, "num_attention_heads": 4, "kv_channels": 8, "num_hidden_layers": 1}
-    source = open_model("qwen-7b", {**small, "intermediate_size": 64, "vocab_size": 259, "seq_length": 8192})
+def written(source, folder):
+    """A small model of a family for which transformers has no class, written by us."""
     context = ParallelContext.single()
     stages = build_stages(source, context, initialise="random")
     pieces = [

@@ -24,7 +24,7 @@ from loong_core.plan.activations import (
 from loong_core.plan.communication import Groups, Network
 from loong_core.plan.kept import PLAIN, Treatment
 from loong_core.plan.rates import Rates
-from loong_core.plan.workload import Share, Workload, block_parameters, table_parameters
+from loong_core.plan.workload import FOUR_BIT, Share, Workload, block_parameters, table_parameters
 
 
 class Seconds(dict[str, float]):
@@ -268,6 +268,10 @@ class Timer:
         forward["products"] += self._product(rows, columns, depth, rate)
         backward["products"] += self._product(rows, depth, columns, rate)
         backward["products"] += self._product(columns, depth, rows, rate) * self._towards_weights
+        if self.work.four_bit:
+            written_out = self._bytes(columns * depth * (FOUR_BIT + self.share.element))
+            forward["elementwise"] += written_out
+            backward["elementwise"] += written_out
 
     def _product(self, rows: int, columns: int, depth: int, fraction: float) -> float:
         """`[rows, depth] x [depth, columns]`: whole waves of tiles, or the time that its bytes take."""

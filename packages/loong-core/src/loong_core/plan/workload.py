@@ -71,8 +71,9 @@ class Workload:
 
     @cached_property
     def flops_per_token(self) -> float:
-        """Model operations of a token, forward and backward; nothing that is recomputed."""
-        return self.model.flops_per_token(self.sequence_length)
+        """Model operations of a token, forward and backward: no gradients of what is frozen, nothing recomputed."""
+        spared = 2.0 * self.model.matmul_parameters() * (1 - min(1.0, self.trained))
+        return self.model.flops_per_token(self.sequence_length) - spared
 
     def microbatches(self, data_ranks: int) -> int:
         """Microbatches of a data rank in a step; 0 where the global batch does not divide."""
