@@ -1,15 +1,19 @@
 """A training step of Wan on cached latents, beside the plain diffusers module trained as DiffSynth-Studio does.
 
-    python -m tools.bench.dit --model wan2.2-ti2v-5b wan2.1-t2v-1.3b --record
+    python -m tools.bench.dit --record
     python -m tools.bench.dit --model tiny --device cpu --steps 2
+    python -m tools.bench.dit --count
 
-The work is the same for both: videos of `--frames` at `--size`, one sample a microbatch, `--batch` microbatches a
+The work is the same for both: videos of `--frames` at `--size`, `--samples` a microbatch, `--batch` microbatches a
 step, 512 text tokens, flow-matching loss, AdamW. `diffusers` is the recipe (examples/wanvideo/model_training of
 DiffSynth-Studio, its single-GPU form, without its CPU offload of checkpoints, optimizer and parameters, and with
 latents cached as here): weights, gradients and moments in bf16, every block recomputed, eager, `torch.optim.AdamW`, no
 clipping. `loong` is engine fsdp: bf16 with float32 main weights, gradients and moments, layers compiled, nothing
 recomputed, gradients clipped. `--stack` takes further forms of both: `loong-eager`, `loong-recompute`,
-`diffusers-kept` (no recomputation), so that each difference can be told.
+`diffusers-kept` (no recomputation), so that each difference can be told. A stack that fails is a row that says so.
+
+After the steps that count, one more is profiled: its time by kind of work is printed and recorded. `--count` runs
+nothing and prints what a step consists of: FLOPs by part, and bytes of the optimizer's and the engine's passes.
 
 Model FLOPs are those of `WanConfig.flops_per_sample`, recomputation not counted; MFU is over the device's bf16 peak.
 """
@@ -41,6 +45,7 @@ from loong_dit.flow.loss import velocity_loss
 from loong_dit.model import build_module, fill_module, module_weight_map
 from loong_dit.model_source import ModelSource, open_source
 from tools.bench.record import FOLDER, append
+from tools.bench.step_profile import time_by_kind
 
 TEXT_TOKENS = 512
 TINY = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 24, "ffn_dim": 96, "text_dim": 32}
@@ -52,12 +57,13 @@ Step = Callable[[], float]
 
 @dataclass(frozen=True)
 class Work:
-    """One comparison: the model, the size of its latents, and microbatches a step."""
+    """One comparison: the model, the size of its latents, microbatches a step, and samples in each."""
 
     source: ModelSource
     size: tuple[int, int, int]
     batch: int
     device: str
+    samples: int = 1
 
     @property
     def tokens(self) -> int:
@@ -88,16 +94,16 @@ def loong(work: Work, *, compiled: bool = True, recompute: bool = False) -> Step
     engine = FsdpEngine([module], module_weight_map(work.source), context, device, settings)
     form, batches = work.source.family.patch_form(work.source.config), []
     for number in range(work.batch):
-        noisy, target, text, timestep = work.tensors(number)
+        drawn = [work.tensors(number * work.samples + place) for place in range(work.samples)]
         elements = form.patch_elements(work.source.config.out_channels)
         batches.append(
             pack_samples(
-                patches=[form.inputs(noisy)],
-                positions=[form.positions(work.size)],
-                runs=[(work.tokens, float(timestep))],
-                text=[text],
-                target=form.outputs(target),
-                weights=torch.full((work.tokens,), 1 / (work.tokens * elements)),
+                patches=[form.inputs(noisy) for noisy, *_ in drawn],
+                positions=[form.positions(work.size)] * work.samples,
+                runs=[(work.tokens, float(timestep)) for *_, timestep in drawn],
+                text=[text for _, _, text, _ in drawn],
+                target=torch.cat([form.outputs(target) for _, target, *_ in drawn]),
+                weights=torch.full((work.samples * work.tokens,), 1 / (work.tokens * elements)),
             )
         )
     pinned = [_pinned(batch, work.device) for batch in batches]
@@ -123,14 +129,18 @@ def diffusers(work: Work, *, recompute: bool = True) -> Step:
     if recompute:
         model.enable_gradient_checkpointing()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01)
-    samples = [work.tensors(number) for number in range(work.batch)]
+    samples = [work.tensors(number) for number in range(work.batch * work.samples)]
+    microbatches = [
+        [torch.stack(each) for each in zip(*samples[first : first + work.samples], strict=True)]
+        for first in range(0, len(samples), work.samples)
+    ]
 
     def step() -> float:
         total = 0.0
-        for noisy, target, text, timestep in samples:
-            given = [each.to(work.device, dtype)[None] for each in (noisy, text)]
-            said = model(given[0], timestep.to(work.device), given[1], return_dict=False)[0]
-            loss = torch.nn.functional.mse_loss(said.float(), target.to(work.device)[None]) / work.batch
+        for noisy, target, text, timestep in microbatches:
+            given = [each.to(work.device, dtype) for each in (noisy, text)]
+            said = model(given[0], timestep[:, 0].to(work.device), given[1], return_dict=False)[0]
+            loss = torch.nn.functional.mse_loss(said.float(), target.to(work.device)) / work.batch
             loss.backward()
             total += float(loss.detach())
         optimizer.step()
@@ -149,8 +159,8 @@ STACKS: dict[str, Callable[[Work], Step]] = {
 }
 
 
-def measure(name: str, work: Work, steps: int) -> dict[str, float | int | str | None]:
-    """Median step of a stack after two that warm up."""
+def measure(name: str, work: Work, steps: int) -> dict[str, Any]:
+    """Median step of a stack after two that warm up, and one more's time by kind."""
     device = select(work.device).device
     device.reset_peak_memory()
     step = STACKS[name](work)
@@ -162,7 +172,9 @@ def measure(name: str, work: Work, steps: int) -> dict[str, float | int | str | 
         loss = step()  # a number on the host: the device has finished
         seconds.append(time.perf_counter() - begin)
     median = statistics.median(seconds)
-    flops = work.batch * work.source.config.flops_per_sample(work.tokens, TEXT_TOKENS) / median
+    spent = time_by_kind(step, work.device)
+    samples = work.batch * work.samples
+    flops = samples * work.source.config.flops_per_sample(work.tokens, TEXT_TOKENS) / median
     peak = device.peak_flops(torch.bfloat16)
     figures = {
         "stack": name,
@@ -170,36 +182,72 @@ def measure(name: str, work: Work, steps: int) -> dict[str, float | int | str | 
         "layers": work.source.config.num_layers,
         "tokens": work.tokens,
         "batch": work.batch,
+        "samples": work.samples,
         "step_ms": round(1000 * median, 1),
-        "samples_per_second": round(work.batch / median, 3),
+        "samples_per_second": round(samples / median, 3),
         "tflops": round(flops / 1e12, 1),
         "mfu": round(flops / peak, 3) if peak and work.device != "cpu" else None,
         "memory_gib": round(device.memory().peak / 2**30, 1),
         "losses": f"{first:.4f} -> {loss:.4f}",
+        "profile_ms": spent,
     }
-    del step
+    return figures
+
+
+def let_go(device: str) -> None:
+    """Give back what a stack has held, so that the next begins with nothing."""
     gc.collect()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    if work.device != "cpu":
+    torch.compiler.reset()
+    if device != "cpu":
         torch.cuda.empty_cache()
-    return figures
+
+
+def count(work: Work) -> dict[str, float]:
+    """What a step consists of, by part.
+
+    TFLOP of forward and backward (recomputing every block is a third more), and GB that pass through memory once a
+    step whatever the batch: AdamW on float32 weights, gradients and moments (read and written), the weights' two
+    casts to bf16, and the gradients' reduction, norm, scale and clipping.
+    """
+    config: Any = work.source.config
+    width, layers, samples = config.width, config.num_layers, work.batch * work.samples
+    tokens, text = work.tokens, TEXT_TOKENS
+    tera = 1e-12 * samples * layers
+    parameters = work.source.family.parameter_count(config) * 1e-9
+    return {
+        "self-attention, products, TFLOP": 6 * tera * 4 * width * width * tokens,
+        "self-attention, pairs, TFLOP": 12 * tera * width * tokens * tokens,
+        "cross-attention, products, TFLOP": 6 * tera * 2 * width * width * (tokens + text),
+        "cross-attention, pairs, TFLOP": 12 * tera * width * tokens * text,
+        "feed-forward, TFLOP": 6 * tera * 2 * width * config.ffn_dim * tokens,
+        "all, TFLOP": 1e-12 * samples * config.flops_per_sample(tokens, text),
+        "AdamW in float32, GB": 28 * parameters,
+        "casts of weights, GB": 2 * 6 * parameters,
+        "gradients to float32, norm, scale, clip, GB": (6 + 4 + 8 + 8) * parameters,
+    }
 
 
 def main() -> None:
     """Measure each stack on each model in turn, print a table, and keep the records if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", default=["wan2.2-ti2v-5b", "wan2.1-t2v-1.3b"])
-    parser.add_argument("--stack", nargs="+", default=["diffusers", "loong"], choices=STACKS)
+    parser.add_argument(
+        "--stack", nargs="+", default=["diffusers", "loong", "loong-eager", "diffusers-kept"], choices=STACKS
+    )
     parser.add_argument("--frames", type=int, default=49)
     parser.add_argument("--size", type=int, nargs=2, default=[480, 832], metavar=("ROWS", "COLUMNS"))
     parser.add_argument("--layers", type=int, help="fewer than the model has, for all stacks")
-    parser.add_argument("--batch", type=int, default=1, help="microbatches of one sample a step")
+    parser.add_argument("--batch", type=int, default=1, help="microbatches a step")
+    parser.add_argument("--samples", type=int, default=1, help="samples in a microbatch")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--count", action="store_true", help="print what a step consists of, and run nothing")
     parser.add_argument("--record", action="store_true", help="add the rows to docs/benchmarks/dit.jsonl")
     options = parser.parse_args()
-    device = select(options.device).device.torch_type
+    device = "cpu" if options.count else select(options.device).device.torch_type
+    failed: list[str] = []
     for model in options.model:
         overrides = dict(TINY) if model == "tiny" else {}
         overrides |= {"num_layers": options.layers} if options.layers else {}
@@ -207,16 +255,34 @@ def main() -> None:
         frames, (rows, columns) = (5, (32, 32)) if model == "tiny" else (options.frames, options.size)
         steps = VAE_STEPS[source.config.out_channels]
         size = ((frames - 1) // steps[0] + 1, rows // steps[1], columns // steps[2])
-        work = Work(source, size, options.batch, device)
+        work = Work(source, size, options.batch, device, options.samples)
+        if options.count:
+            for part, amount in count(work).items():
+                print(f"{model:18} {part:44} {amount:>8.1f}")
+            continue
         found = {}
         for name in options.stack:
-            figures = found[name] = measure(name, work, options.steps)
+            try:
+                figures = measure(name, work, options.steps)
+            except Exception as error:  # memory that does not suffice, a compiler that fails: the next may do
+                told = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                print(f"{model:18} {name:16} failed: {told}", flush=True)
+                failed.append(f"{model} {name}")
+                if options.record:
+                    append(FOLDER / "dit.jsonl", {"stack": name, "model": model, "failed": told})
+                continue
+            finally:
+                let_go(device)
+            found[name] = figures
             print(
                 f"{model:18} {name:16} {figures['step_ms']:>9} ms {figures['samples_per_second']:>8} samples/s "
                 f"{figures['tflops']:>6} TFLOP/s  MFU {figures['mfu']}  {figures['memory_gib']} GiB  "
                 f"{figures['losses']}",
                 flush=True,
             )
+            total = sum(figures["profile_ms"].values()) or 1.0
+            for kind, spent in figures["profile_ms"].items():
+                print(f"{'':18}   {kind:28} {spent:>9.1f} ms  {spent / total:>5.1%}", flush=True)
             if options.record:
                 append(FOLDER / "dit.jsonl", figures)
         if "loong" in found and "diffusers" in found:
@@ -224,6 +290,8 @@ def main() -> None:
                 found["diffusers"]["samples_per_second"] or 1
             )
             print(f"{model:18} loong / diffusers: {ratio:.2f}", flush=True)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 def _pinned(batch: DiffusionBatch, device: str) -> DiffusionBatch:

@@ -131,7 +131,9 @@ def precisions():
     names = WeightMap([Rule(name, Span(name, (3,))) for name in ("weight", "precise.weight")])
     seen = {}
     model = Coarse()
-    model.precise.register_forward_hook(lambda module, given, out: seen.update(precise=module.weight.dtype))
+    model.precise.register_forward_hook(
+        lambda module, given, out: seen.update(precise=module.weight.dtype, given=given[0].dtype)
+    )
     model.forward = lambda x: (seen.update(coarse=model.weight.dtype), model.precise(x).sum() + model.weight.sum())[1]
     engine = FsdpEngine(
         [model], names, ParallelContext.build(Layout(), "cpu"), CpuDevice(), EngineSettings(precision="bf16")
@@ -140,5 +142,5 @@ def precisions():
     return seen
 
 
-def test_bf16_leaves_modules_in_float32_that_ask_for_it(ranks):
-    assert ranks.run(1, precisions) == [{"precise": torch.float32, "coarse": torch.bfloat16}]
+def test_bf16_leaves_modules_in_float32_that_ask_for_it_and_casts_no_input(ranks):
+    assert ranks.run(1, precisions) == [{"precise": torch.float32, "coarse": torch.bfloat16, "given": torch.float32}]

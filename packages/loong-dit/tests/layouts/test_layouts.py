@@ -6,6 +6,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from dit_toys.qwen_image import QWEN_IMAGE
 from dit_toys.runs import SIZES, write_cache
 from dit_toys.wan import TINY, randomised
 
@@ -21,17 +22,6 @@ from loong_dit.families.registry import find_family
 from loong_dit.flow.loss import velocity_loss
 from loong_dit.flow.timesteps import TimestepDistribution
 
-QWEN_IMAGE = {
-    "_class_name": "QwenImageTransformer2DModel",
-    "patch_size": 2,
-    "in_channels": 16,
-    "out_channels": 4,
-    "num_layers": 2,
-    "attention_head_dim": 16,
-    "num_attention_heads": 2,
-    "joint_attention_dim": 16,
-    "axes_dims_rope": [8, 4, 4],
-}
 MODELS = {
     "wan": (TINY, "videos", SIZES[:2]),
     "qwen image": (QWEN_IMAGE, "videos", (SIZES[0], SIZES[2])),

@@ -44,8 +44,8 @@ class FsdpEngine(LedEngine):
     `EngineSettings.sharding`). `layout.replicate` copies are kept of the sharded state (HSDP).
 
     Modules with an attribute `keeps_float32` are gathered and computed with as they are kept. What is handed to the
-    model and its layers is cast to the precision's dtype, unless the model has an attribute `casts_own_inputs`: then it
-    does so itself, and angles, times and the like stay in float32.
+    model and its layers is not cast, as under the megatron engine: a module casts what it multiplies with its weights
+    itself, and angles, times, modulation and the like stay in float32.
 
     Args:
         stages: one module, on the context's device. Each child of `layers`, its own or those of the modules in it, is
@@ -92,8 +92,7 @@ class FsdpEngine(LedEngine):
     def _shard(self, stage: nn.Module) -> None:
         policy = MixedPrecisionPolicy()
         if self.settings.precision == "bf16":
-            casts = not getattr(stage, "casts_own_inputs", False)
-            policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=casts)
+            policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
         mesh = _mesh(self.context)
         whole = self.settings.sharding == "optimizer"
         for module in list(stage.modules()):

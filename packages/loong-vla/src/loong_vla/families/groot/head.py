@@ -170,8 +170,6 @@ class GrootHead(nn.Module):
         self.out = nn.Linear(width, config.output_width)
         self.action_decoder = EmbodimentPerceptron(banks, config.output_width, config.hidden_width, config.action_dim)
 
-    casts_own_inputs = True
-
     def forward(self, seen: Seen, acted: Acted) -> Tensor:
         """Velocity that it sees in noisy actions, `[batch, horizon, action_dim]`; it should be `actions - noise`."""
         assert acted.actions is not None

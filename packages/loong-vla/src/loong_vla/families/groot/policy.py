@@ -31,9 +31,6 @@ class GrootPolicy(nn.Module):
         config: what it is.
     """
 
-    casts_own_inputs = True
-    """States, noise and times reach the head in float32, whatever it computes in."""
-
     def __init__(self, config: GrootConfig) -> None:
         super().__init__()
         self.config = config

@@ -131,9 +131,6 @@ class PiPolicy(nn.Module):
         self.state_in = None if config.state_in_prompt else nn.Linear(config.max_state_dim, expert)
         self._rotary = Rotary(RotaryConfig(ROTARY_THETA, sizes.language.head_dim))
 
-    casts_own_inputs = True
-    """Angles and times reach the layers in float32, whatever these compute in."""
-
     def forward(self, batch: PiBatch) -> Tensor:
         """Velocity that the policy sees in the batch's noisy actions.
 
