@@ -1,5 +1,7 @@
 """What is wrong with a run file is told together, before the first step, with the way out."""
 
+import json
+
 import pytest
 from dit_toys.runs import loaded_run, write_cache, write_model
 from dit_toys.wan import IMAGE_TO_VIDEO, TINY
@@ -84,6 +86,17 @@ def test_a_config_with_faults_tells_all_of_them(toys, tmp_path):
     said = told(toys, tmp_path, model=write_model(tmp_path / "model", hf))
     for part in ("num_layers: is 0", "qk_norm: is 'layer_norm'", "new_key: is not known"):
         assert part in said
+
+
+def test_a_cache_by_another_vae_of_as_many_channels(toys, tmp_path):
+    pipeline = write_model(tmp_path / "pipeline", parts=("transformer",), _class_name="WanPipeline")
+    assert "another VAE" not in told(toys, tmp_path, model=pipeline)
+    (pipeline / "vae").mkdir()
+    vae = {"_class_name": "AutoencoderKLWan", "z_dim": 4, "dim_mult": [1, 1], "temperal_downsample": [True]}
+    (pipeline / "vae" / "config.json").write_text(json.dumps(vae))
+    said = told(toys, tmp_path, model=pipeline)
+    assert "data.cache: has latents by pixels, and" in said
+    assert "has another VAE, AutoencoderKLWan" in said
 
 
 def test_a_model_that_sees_images_wants_a_cache_with_them(toys, tmp_path):

@@ -16,6 +16,7 @@ from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_core.wording import counted
 from loong_dit.codecs.codec import Pixels
+from loong_dit.codecs.facts import vae_facts
 from loong_dit.data.cache import LatentCache
 from loong_dit.data.manifest import Manifest
 from loong_dit.data.sample_source import SampleSource
@@ -72,7 +73,8 @@ def check_run(loaded: Loaded[DiffusionTrainingConfig], world_size: int) -> Findi
     if world_size % layout.model == 0:
         found.faults += batch_faults(config, layout, world_size)
     if whole is not None and cache is not None:
-        found.faults += model_data_faults(whole, cache.manifest, where)
+        if config.data.online is None:  # what is encoded online has been held to the model already
+            found.faults += model_data_faults(whole, cache.manifest, where)
         found.faults += _size_faults(whole, cache, layout, where)
         found.faults += _condition_faults(config, whole)
     if whole is not None and source is not None and cache is not None and not found.faults:
@@ -99,6 +101,11 @@ def model_data_faults(source: ModelSource, manifest: Manifest, where: str) -> li
         what = f"has captions' embeddings of width {manifest.text_dim} (by {manifest.text_encoder['name']}), and "
         what += f"{source.name} takes {config.text_dim}"
         faults.append(Fault(where, what, "cache with the model's own text encoder"))
+    if source.pipeline is not None and (source.pipeline / "vae" / "config.json").is_file():
+        own, made_by = vae_facts(source.pipeline).name, manifest.vae["name"]
+        if own != made_by:
+            what = f"has latents by {made_by}, and {source.name} has another VAE, {own}"
+            faults.append(Fault(where, what, "cache with the model's own VAE"))
     if beside != wanted:
         what = f"has {beside} channels of conditions beside the latents, and {source.name} takes {wanted}"
         faults.append(Fault(where, what, "cache for this model: loong-dit cache --model NAME"))
