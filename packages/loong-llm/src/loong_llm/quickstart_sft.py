@@ -33,7 +33,7 @@ from loong_llm.recipes.stage_data import cache_folder, conversation_encoder, con
 from loong_llm.recipes.training_config import DataSection, LoraSection, ModelSection, SourceSection, TrainingConfig
 from loong_llm.sampling import Sampling
 
-STEPS = 1000
+STEPS, ADAPTER_STEPS = 800, 1000
 TRAIN, HELD_OUT, SWAPPED = "questions_train.jsonl", "questions_held_out.jsonl", "questions_swapped.jsonl"
 
 
@@ -67,9 +67,10 @@ def write_quickstart_questions(folder: Path) -> None:
     write_questions(folder / SWAPPED, swapped(held_out))
 
 
-def quickstart_sft_config(output: Path, model: Path, *, lora: bool, steps: int = STEPS) -> TrainingConfig:
+def quickstart_sft_config(output: Path, model: Path, *, lora: bool, steps: int | None = None) -> TrainingConfig:
     """The run, with sizes for two CPU cores and under two minutes; its data lie in `data` of the output folder."""
     data = output / "data"
+    steps = steps or (ADAPTER_STEPS if lora else STEPS)
     return TrainingConfig(
         output=str(output),
         stage="sft",
@@ -93,14 +94,14 @@ def quickstart_sft_config(output: Path, model: Path, *, lora: bool, steps: int =
     )
 
 
-def quickstart_sft(output: Path, model: Path, *, lora: bool = False, steps: int = STEPS) -> None:
+def quickstart_sft(output: Path, model: Path, *, lora: bool = False, steps: int | None = None) -> None:
     """Fine-tune `model` into `output` and show what came of it. Collective over ranks.
 
     Args:
         output: the run folder; its `data` folder holds what `write_quickstart_questions` writes.
         model: a Hugging Face folder.
         lora: whether to train adapters only.
-        steps: of the run.
+        steps: of the run; None: as many as it takes to answer better than by chance, more for adapters.
     """
     place = RankPlace.from_env()
     config = quickstart_sft_config(output, model, lora=lora, steps=steps)
