@@ -222,9 +222,9 @@ def main() -> int:
     parser.add_argument("--warmup", type=int, default=4)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--record", type=pathlib.Path, default=record.FOLDER / "vlm.jsonl")
-    for hidden in ("--one", "--make", "--weights", "--model", "--place", "--stack"):
-        action = {"action": "store_true"} if hidden == "--one" else {"default": ""}
-        parser.add_argument(hidden, help=argparse.SUPPRESS, **action)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    for hidden in ("--make", "--weights", "--model", "--place", "--stack"):
+        parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         figures = make_weights(arguments) if arguments.make else measure(arguments)

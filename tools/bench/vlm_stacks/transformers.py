@@ -38,7 +38,7 @@ def make_model(work: Work, attention: str, weights: Path | None = None) -> nn.Mo
     forms = {"text_config": name, "vision_config": "sdpa" if attention == "flex" else name}
     dtype = torch.float32 if work.device == "cpu" else torch.bfloat16
     if weights is not None:
-        found = AutoModelForImageTextToText.from_pretrained(weights, dtype=dtype, attn_implementation=forms)
+        found: Any = AutoModelForImageTextToText.from_pretrained(weights, dtype=dtype, attn_implementation=forms)
         return found.to(work.device)
     hf = dict(work.hf_config)
     config = AutoConfig.for_model(str(hf.pop("model_type")), **hf)
