@@ -65,7 +65,7 @@ class Steps:
         layout, encoder = PLACES[place]
         source = open_vision_model(weights or MODELS[work.model].named, None if weights else _changed(work))
         self.marks: list[Mark] | None = None
-        self._encoding = 0.0
+        self._encoding = self._now()
         context = ParallelContext.build(layout, self.torch_device)
         self.engine: Engine
         if encoder is None:
