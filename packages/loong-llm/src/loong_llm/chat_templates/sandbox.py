@@ -82,9 +82,22 @@ def _raise_exception(message: str) -> None:
     raise TemplateRefusal(f"the chat template refuses the conversation: {message}")
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox; `message.role` of a dictionary is looked up at once, not after an attribute was not found."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As the sandbox's."""
+        if type(obj) is dict and attribute in obj and attribute not in _OF_DICTIONARIES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
+_OF_DICTIONARIES = frozenset(dir(dict))
+
+
 @functools.cache
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> _Environment:
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationMarks, loopcontrols], undefined=_Given
     )
     environment.filters["tojson"] = _tojson

@@ -1,13 +1,15 @@
 """From files of conversations to a store of marked token ids, in order, in this process or in several.
 
 A block of records is read, brought to messages, rendered and tokenised by one process; results are written in the
-blocks' order, so that the store does not depend on how many processes there were. Memory holds a few blocks.
+blocks' order, so that the store does not depend on how many processes there were. Memory holds a few blocks. While the
+tokenizer, which needs no Python, works on some texts in a thread of its own, the next are rendered.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -222,29 +224,40 @@ def _prepare_block(block: RecordBlock, recipe: Recipe) -> Prepared:
         count.left_out[sample.kind] += 1
         count.examples = [*count.examples, told][:_EXAMPLES]
 
-    texts: list[tuple[int, RenderedText]] = []
+    offsets: list[int] = []
+    texts: list[RenderedText] = []
+    under_way: tuple[list[int], Future[list[EncodedSample | BadSample]]] | None = None
 
-    def flush() -> None:
-        for (offset, _), sample in zip(texts, recipe.encoder.encode([text for _, text in texts]), strict=True):
+    def take() -> None:
+        if under_way is None:
+            return
+        for offset, sample in zip(under_way[0], under_way[1].result(), strict=True):
             if isinstance(sample, BadSample):
                 bad(offset, sample)
             else:
                 parts.append(_trimmed(sample).astype(dtype))
                 count.trained_tokens += int(sample.trained[1:].sum())
-        texts.clear()
 
     convert = formats.reader(recipe.format, recipe.fields)
-    for record in read_records(block):
-        count.records += 1
-        try:
-            if isinstance(record, Broken):
-                raise BadSample(record.kind, record.message)
-            texts.extend((record.offset, text) for text in recipe.encoder.render(convert(record.fields)))
-        except BadSample as sample:
-            bad(record.offset, sample)
-        if len(texts) >= _BATCH:
-            flush()
-    flush()
+    with ThreadPoolExecutor(1) as thread:
+        for record in read_records(block):
+            count.records += 1
+            try:
+                if isinstance(record, Broken):
+                    raise BadSample(record.kind, record.message)
+                rendered = recipe.encoder.render(convert(record.fields))
+            except BadSample as sample:
+                bad(record.offset, sample)
+                continue
+            offsets += [record.offset] * len(rendered)
+            texts += rendered
+            if len(texts) >= _BATCH:
+                take()
+                under_way = offsets, thread.submit(recipe.encoder.encode, texts)
+                offsets, texts = [], []
+        take()
+        under_way = offsets, thread.submit(recipe.encoder.encode, texts)
+        take()
     lengths = np.array([len(part) for part in parts], np.int64)
     count.samples, count.tokens = len(parts), int(lengths.sum())
     return Prepared(np.concatenate(parts) if parts else np.zeros(0, dtype), lengths, count)
