@@ -1,18 +1,12 @@
 """The first Qwen, which transformers has no class for, against a plain reading of its published model."""
 
-import json
-
 import pytest
-import torch
 from plain_layers import causal_attention, norm
-from safetensors.torch import save_file
+from plain_reading import assert_equal_to_plain, random_folder
 from torch.nn import functional as F
-from toy_models import batch_of, named_gradients
 
 from loong_core.errors import ConfigError
-from loong_core.parallel.context import ParallelContext
 from loong_llm.families.qwen import QWEN
-from loong_llm.model import build_stages, open_model
 
 HIDDEN, HEADS, WIDTH, LAYERS, VOCABULARY = 24, 3, 20, 2, 61
 HF = {
@@ -70,33 +64,11 @@ def plain_logits(weights, tokens):
 
 @pytest.fixture
 def folder(tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    weights = {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3 for name, shape in shapes().items()
-    }
-    save_file(weights, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(HF))
-    return tmp_path, {name: tensor.requires_grad_() for name, tensor in weights.items()}
+    return random_folder(tmp_path, HF, shapes())
 
 
 def test_logits_loss_and_every_gradient_equal_a_plain_reading(folder):
-    path, weights = folder
-    context = ParallelContext.single()
-    source = open_model(path)
-    (ours,) = build_stages(source, context, dtype=torch.float64)
-    lengths = [7, 1, 12]
-    batch = batch_of(lengths, VOCABULARY)
-
-    logits = torch.cat([plain_logits(weights, sequence) for sequence in batch.tokens.split(lengths)])
-    losses = F.cross_entropy(logits, batch.labels, reduction="none")
-    losses.sum().backward()
-    torch.testing.assert_close(ours.logits(batch), logits, rtol=1e-10, atol=1e-12)
-    found = ours(batch)
-    found.sum().backward()
-
-    torch.testing.assert_close(found, losses, rtol=1e-10, atol=1e-12)
-    expected = {name: tensor.grad for name, tensor in weights.items()}
-    torch.testing.assert_close(named_gradients(ours, source.weight_map, context), expected, rtol=1e-10, atol=1e-12)
+    assert_equal_to_plain(*folder, plain_logits)
 
 
 def test_the_feed_forward_is_half_as_wide_as_intermediate_size_says():

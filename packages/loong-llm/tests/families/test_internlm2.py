@@ -1,14 +1,13 @@
 """InternLM2, which transformers has no class for, against a plain reading of its published model."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
 from plain_layers import causal_attention, norm
-from safetensors.torch import load_file, save_file
+from plain_reading import assert_equal_to_plain, random_folder
+from safetensors.torch import load_file
 from torch.nn import functional as F
-from toy_models import batch_of, named_gradients
 
 from loong_core.errors import ConfigError, UserError
 from loong_core.nn.decoder import Decoder
@@ -17,7 +16,6 @@ from loong_core.nn.lora_settings import LoraSettings
 from loong_core.parallel.context import Axis, ParallelContext
 from loong_llm.convert import convert
 from loong_llm.families.internlm2 import INTERNLM2
-from loong_llm.model import build_stages, open_model
 
 HIDDEN, HEADS, KV_HEADS, WIDTH, LAYERS, VOCABULARY = 24, 6, 2, 12, 2, 61
 GROUP, SIZE = HEADS // KV_HEADS, HIDDEN // HEADS
@@ -81,34 +79,11 @@ def plain_logits(weights, tokens):
 
 @pytest.fixture(params=[False, True], ids=["no bias", "bias"])
 def folder(request, tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    weights = {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3
-        for name, shape in shapes(request.param).items()
-    }
-    save_file(weights, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(HF | {"bias": request.param}))
-    return tmp_path, {name: tensor.requires_grad_() for name, tensor in weights.items()}
+    return random_folder(tmp_path, HF | {"bias": request.param}, shapes(request.param))
 
 
 def test_logits_loss_and_every_gradient_equal_a_plain_reading(folder):
-    path, weights = folder
-    context = ParallelContext.single()
-    source = open_model(path)
-    (ours,) = build_stages(source, context, dtype=torch.float64)
-    lengths = [7, 1, 12]
-    batch = batch_of(lengths, VOCABULARY)
-
-    logits = torch.cat([plain_logits(weights, sequence) for sequence in batch.tokens.split(lengths)])
-    losses = F.cross_entropy(logits, batch.labels, reduction="none")
-    losses.sum().backward()
-    torch.testing.assert_close(ours.logits(batch), logits, rtol=1e-10, atol=1e-12)
-    found = ours(batch)
-    found.sum().backward()
-
-    torch.testing.assert_close(found, losses, rtol=1e-10, atol=1e-12)
-    expected = {name: tensor.grad for name, tensor in weights.items()}
-    torch.testing.assert_close(named_gradients(ours, source.weight_map, context), expected, rtol=1e-10, atol=1e-12)
+    assert_equal_to_plain(*folder, plain_logits)
 
 
 def test_a_folder_is_read_and_written_bit_by_bit(folder, tmp_path_factory):

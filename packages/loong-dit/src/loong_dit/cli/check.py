@@ -18,8 +18,8 @@ def check(
     """Check a run file without training: every fault at once (status 2), or what the run would be."""
     from pathlib import Path
 
+    from loong_core.cli.run_commands import tell_checked
     from loong_core.config import load_run
-    from loong_core.errors import ConfigError
     from loong_dit.check import check_run
     from loong_dit.data.cache import LatentCache
     from loong_dit.recipes.training_config import DiffusionTrainingConfig
@@ -28,9 +28,4 @@ def check(
     found = check_run(loaded, nproc)
     if read_cache and not found.faults and loaded.config.data.cache:
         found.faults += LatentCache(Path(loaded.config.data.cache).expanduser()).damaged()
-    if found.faults:
-        raise ConfigError(found.faults)
-    width = max(map(len, found.facts))
-    for name, fact in found.facts.items():
-        typer.echo(f"{name:<{width}}  {fact}")
-    typer.echo(f"{run_file}: no faults")
+    tell_checked(run_file, found.faults, found.facts)

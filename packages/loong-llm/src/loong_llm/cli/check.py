@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from loong_core.cli.run_arguments import Overrides, Ranks, RunFile
 
 
 def check(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> None:
     """Check a run file without training: every fault at once (status 2), or what the run would be."""
+    from loong_core.cli.run_commands import tell_checked
     from loong_core.config import load_run
     from loong_core.config.checks import step_faults
     from loong_core.errors import ConfigError
@@ -27,9 +26,4 @@ def check(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
             raise ConfigError(faults)
         tokens = seen.steps * config.train.global_batch_size * config.data.sequence_length
         found.facts["length"] += f" = {counted(seen.steps, 'step')}, {counted(tokens, 'token')}"
-    width = max(map(len, found.facts))
-    for name, fact in found.facts.items():
-        typer.echo(f"{name:<{width}}  {fact}")
-    for warning in [*map(str, found.here), *(seen.warnings if seen is not None else ())]:
-        typer.echo(f"warning: {warning}")
-    typer.echo(f"{run_file}: no faults")
+    tell_checked(run_file, found.faults, found.facts, [*found.here, *(seen.warnings if seen is not None else ())])

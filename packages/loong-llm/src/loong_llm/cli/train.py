@@ -12,19 +12,14 @@ def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     the run. 128 + N: signal N did; the run's state is saved, but for a rank that was killed (137), when it is that of
     the last checkpoint.
     """
-    from loong_core.config import RunFolder, load_run
-    from loong_core.config.files import user_path
-    from loong_core.parallel.launch import RankPlace, relaunch_as_ranks
+    from loong_core.cli.run_commands import start_training
     from loong_llm.recipes.training_config import TrainingConfig
 
-    place = RankPlace.from_env()
-    loaded = load_run(TrainingConfig, run_file, overrides or ())
-    from loong_llm.check import checked
-
-    config = checked(loaded, place.world_size if place.started else nproc)
-    if nproc > 1 and not place.started:
-        folder = RunFolder(user_path(config.output))
-        relaunch_as_ranks(nproc, folder.logs, folder.after_a_crash)
-    from loong_llm.recipes.stage import train_stage
-
-    train_stage(config)
+    start_training(
+        TrainingConfig,
+        run_file,
+        overrides,
+        nproc,
+        check="loong_llm.check:checked",
+        recipe="loong_llm.recipes.stage:train_stage",
+    )

@@ -12,19 +12,14 @@ def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     the run. 128 + N: signal N did; the run's state is saved, but for a rank that was killed (137), when it is that of
     the last checkpoint.
     """
-    from loong_core.config import RunFolder, load_run
-    from loong_core.config.files import user_path
-    from loong_core.parallel.launch import RankPlace, relaunch_as_ranks
+    from loong_core.cli.run_commands import start_training
     from loong_vla.recipes.training_config import PolicyTrainingConfig
 
-    place = RankPlace.from_env()
-    loaded = load_run(PolicyTrainingConfig, run_file, overrides or ())
-    from loong_vla.check import checked
-
-    config = checked(loaded, place.world_size if place.started else nproc)
-    if nproc > 1 and not place.started:
-        folder = RunFolder(user_path(config.output))
-        relaunch_as_ranks(nproc, folder.logs, folder.after_a_crash)
-    from loong_vla.recipes.train_policy import train_policy
-
-    train_policy(config)
+    start_training(
+        PolicyTrainingConfig,
+        run_file,
+        overrides,
+        nproc,
+        check="loong_vla.check:checked",
+        recipe="loong_vla.recipes.train_policy:train_policy",
+    )

@@ -12,19 +12,14 @@ def train(run_file: RunFile, overrides: Overrides = None, nproc: Ranks = 1) -> N
     the run. 128 + N: signal N did; the run's state is saved, but for a rank that was killed (137), when it is that of
     the last checkpoint.
     """
-    from loong_core.config import RunFolder, load_run
-    from loong_core.config.files import user_path
-    from loong_core.parallel.launch import RankPlace, relaunch_as_ranks
+    from loong_core.cli.run_commands import start_training
     from loong_vlm.recipes.training_config import VisionTrainingConfig
 
-    place = RankPlace.from_env()
-    loaded = load_run(VisionTrainingConfig, run_file, overrides or ())
-    from loong_vlm.check import checked
-
-    config = checked(loaded, place.world_size if place.started else nproc)
-    if nproc > 1 and not place.started:
-        folder = RunFolder(user_path(config.output))
-        relaunch_as_ranks(nproc, folder.logs, folder.after_a_crash)
-    from loong_vlm.recipes.fine_tuning import fine_tune
-
-    fine_tune(config)
+    start_training(
+        VisionTrainingConfig,
+        run_file,
+        overrides,
+        nproc,
+        check="loong_vlm.check:checked",
+        recipe="loong_vlm.recipes.fine_tuning:fine_tune",
+    )
