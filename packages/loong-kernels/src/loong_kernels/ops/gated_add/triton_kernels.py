@@ -13,13 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from loong_kernels.ops.modulated_norm.triton_runs import (
+from loong_kernels.tiles import covering_power_of_two, warps_for
+from loong_kernels.triton_runs import (
     halvings,
     programs_of_a_run,
     run_of,
     with_contiguous_vectors,
 )
-from loong_kernels.tiles import covering_power_of_two, warps_for
 
 
 @triton.jit
