@@ -197,17 +197,18 @@ class _Exchange:
         loads = _loads(self.ranks, self._sizes[0])
         mean = float(loads.mean())
         for _ in range(_EXCHANGES_A_RANK * len(self.ranks)):
-            # Where the heaviest rank finds no exchange, the next ones may: what they hold then serves the heaviest.
-            found = None
-            for heavy in np.argsort(-loads, kind="stable").tolist() if loads.max() > (1 + EVEN_ENOUGH) * mean else ():
-                if (found := self._found(heavy, loads, mean)) is not None:
-                    light, move = found
-                    self.ranks[heavy][move.heavy], self.ranks[light][move.light] = move.ours, move.theirs
-                    loads[heavy] -= move.shift
-                    loads[light] += move.shift
-                    break
-            if found is None:
+            if loads.max() <= (1 + EVEN_ENOUGH) * mean:
                 return
+            # Where the heaviest rank finds no exchange, the next ones may: what they hold then serves the heaviest.
+            heaviest_first = np.argsort(-loads, kind="stable").tolist()
+            tried = ((heavy, self._found(heavy, loads, mean)) for heavy in heaviest_first)
+            made = next(((heavy, *found) for heavy, found in tried if found is not None), None)
+            if made is None:
+                return
+            heavy, light, move = made
+            self.ranks[heavy][move.heavy], self.ranks[light][move.light] = move.ours, move.theirs
+            loads[heavy] -= move.shift
+            loads[light] += move.shift
 
     def _found(self, heavy: int, loads: Floats, mean: float) -> tuple[int, _Move] | None:
         """An exchange of a rank with a lighter one, and which."""
