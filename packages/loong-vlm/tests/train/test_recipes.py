@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from digit_runs import run_config, write_parts
 from typer.testing import CliRunner
 
 from loong_core.config import load_run
-from loong_vlm import quickstart as demo
 from loong_vlm.check import check_run
 from loong_vlm.cli.main import app
 from loong_vlm.recipes.fine_tuning import fine_tune
@@ -21,22 +21,9 @@ STAGES = {"align": "align", "pretrain": "full", "sft": "full", "lora_language": 
 def root(tmp_path_factory) -> Path:
     """What the recipes name, small: parts, data, and the folder of a run."""
     folder = tmp_path_factory.mktemp("root")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "TRAINED", {"which": 8, "compare": 8, "sum": 8})
-        patch.setattr(demo, "HELD_OUT", 4)
-        demo.write_quickstart_parts(folder)
-    config = demo.quickstart_config(folder)
-    few = {
-        "steps": 1,
-        "global_batch_size": 1,
-        "micro_batch_size": 1,
-        "warmup_steps": 0,
-        "validate_every": None,
-        "validation_steps": None,
-    }
-    data = config.data.model_copy(update={"validation": []})
-    train = config.train.model_copy(update=few)
-    fine_tune(config.model_copy(update={"output": str(folder / "run"), "train": train, "data": data}))
+    write_parts(folder)
+    few = {"steps": 1, "global_batch_size": 1, "warmup_steps": 0}
+    fine_tune(run_config(folder, folder / "run", train=few))
     for name in ("captions", "interleaved"):
         (folder / "data" / name).mkdir()
         shutil.copy(folder / "data" / "train.jsonl", folder / "data" / name)
