@@ -73,15 +73,16 @@ class VisionAttention(nn.Module):
     def _project(self, qkv: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         if self.query_norm is None and rotation is not None:
             q, k, v = qk_norm_rotary(qkv, rotation.cos, rotation.sin, heads=self.heads, kv_heads=self.heads)
-            return (q, k, v) if rotation.learnt is None else (*rotation.learnt.follow(q, k), v)
-        q, k, v = qkv.chunk(3, dim=-1)
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        q, k, v = (each.unflatten(-1, (self.heads, -1)) for each in (q, k, v))
-        if rotation is None:
-            return q, k, v
-        q, k = rotary(q, k, rotation.cos, rotation.sin)
-        return (q, k, v) if rotation.learnt is None else (*rotation.learnt.follow(q, k), v)
+        else:
+            q, k, v = qkv.chunk(3, dim=-1)
+            if self.query_norm is not None and self.key_norm is not None:
+                q, k = self.query_norm(q), self.key_norm(k)
+            q, k, v = (each.unflatten(-1, (self.heads, -1)) for each in (q, k, v))
+            if rotation is not None:
+                q, k = rotary(q, k, rotation.cos, rotation.sin)
+        if rotation is not None and rotation.learnt is not None:
+            q, k = rotation.learnt.follow(q, k)
+        return q, k, v
 
 
 class AllHeadsNorm(NormWeight):
