@@ -1,13 +1,23 @@
 """What tower and projector add to a plan, by the form that the run file gives them."""
 
 import pytest
+import torch
+from torch import nn
 
 from loong_core.config.sections import LayoutSection, PartsSection
+from loong_core.device.cpu import CpuDevice
+from loong_core.nn.parts import ALL_BLOCKS, NOTHING
+from loong_core.nn.recompute import keep_less
+from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import find_accelerator
-from loong_vlm.planning import vision_share
+from loong_vlm.planning import KEPT_OF_BLOCK, vision_share
 from loong_vlm.recipes.run_parts import run_parts
 from loong_vlm.recipes.training_config import EncoderSection, VisionModelSection, VisionTrainingConfig
+from loong_vlm.towers.axial_rotary import axial_rotation
+from loong_vlm.towers.block import VisionBlock
+from loong_vlm.towers.block_config import VisionBlockConfig
+from loong_vlm.towers.patch_order import frames_apart, rows_and_columns
 
 LAYOUT, RANKS = Layout(tensor=2, pipeline=2), 8
 CONFIG = VisionTrainingConfig(model=VisionModelSection(source="qwen3-vl-30b-a3b"), precision="bf16")
@@ -42,3 +52,28 @@ def test_recomputation_and_the_hosts_memory_are_counted():
     assert less.kept < plain.kept / 10
     assert less.seconds == pytest.approx(plain.seconds * 4 / 3)
     assert less.features == 0
+
+
+@pytest.mark.parametrize(("recompute", "widths"), [(NOTHING, KEPT_OF_BLOCK), (ALL_BLOCKS, 1)])
+def test_a_block_keeps_what_the_plan_counts(recompute, widths):
+    one, config = ParallelContext.single(), VisionBlockConfig(256, 4, 1024, "gelu", norm_eps=1e-5)
+    tower = nn.Module()
+    tower.layers = nn.ModuleList(VisionBlock(config, one, torch.float32) for _ in range(3))
+    keep_less([tower], one, CpuDevice(), recompute=recompute)
+    grid = torch.tensor([[1, 8, 8]])
+    rotation = axial_rotation(rows_and_columns(grid, 2), config.head_dim, 1e4, torch.float32)
+    shared = {each.untyped_storage().data_ptr() for each in (*tower.parameters(), rotation.cos, rotation.sin)}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in shared:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    stream, added, bytes_kept = torch.ones(64, config.width, requires_grad=True), None, []
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for block in tower.layers:
+            stream, added = block(stream, added, 64, frames_apart(grid), rotation)
+            bytes_kept.append(sum(storage.nbytes() for storage in kept.values()))
+    assert (bytes_kept[2] - bytes_kept[1]) / (4 * 64 * config.width) == pytest.approx(widths, rel=0.02)

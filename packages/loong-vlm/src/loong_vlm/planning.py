@@ -17,9 +17,9 @@ from loong_vlm.recipes.training_config import VisionTrainingConfig, encoder_layo
 _REACHED = 0.4
 """Share of an accelerator's peak that a tower's products reach."""
 
-_KEPT_OF_BLOCK = 14
+KEPT_OF_BLOCK = 18
 """What a block keeps for backward, in widths of its residual stream: two norms' inputs and outputs, queries, keys and
-values, the mixed ones, the feed-forward's two inner activations (each about four widths)."""
+values, queries and keys as rotated, the mixed ones, the feed-forward's inner activations (eight widths together)."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def vision_share(
         1, config.train.global_batch_size // config.train.micro_batch_size // layout.data_for(world_size)
     )
     at_once = min(microbatches, layout.pipeline) if section is None else microbatches
-    inputs = parts.tower.num_layers * (1 if recompute.everything else _KEPT_OF_BLOCK)
+    inputs = parts.tower.num_layers * (1 if recompute.everything else KEPT_OF_BLOCK)
     kept = width * prod(grid) * parts.tower.width * inputs * at_once / ranks if learns else 0.0
     waiting = 0.0
     if section is not None and not section.offload_features:

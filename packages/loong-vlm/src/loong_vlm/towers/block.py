@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from loong_core.nn.block import Block
 from loong_core.nn.decoder_config import FeedForwardConfig
 from loong_core.nn.feed_forward import FeedForward
 from loong_core.nn.layer_norm import ResidualLayerNorm
@@ -164,6 +165,9 @@ class VisionBlock(nn.Module):
         mixed = _scaled(self.attention(x, patches, segments, rotation), self.attention_scale)
         x, stream = self.feed_forward_norm(stream, mixed)
         return stream, _scaled(self.feed_forward(x, patches), self.feed_forward_scale)
+
+    fewer_inputs = staticmethod(Block.fewer_inputs)
+    """Both kinds of norm here round the sum before they normalise it, as a decoder block's do."""
 
 
 def through_blocks(
