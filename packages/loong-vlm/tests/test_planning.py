@@ -13,7 +13,12 @@ from loong_core.parallel.layout import Layout
 from loong_core.plan.devices import find_accelerator
 from loong_vlm.planning import KEPT_OF_BLOCK, vision_share
 from loong_vlm.recipes.run_parts import run_parts
-from loong_vlm.recipes.training_config import EncoderSection, VisionModelSection, VisionTrainingConfig
+from loong_vlm.recipes.training_config import (
+    EncoderSection,
+    VisionLoraSection,
+    VisionModelSection,
+    VisionTrainingConfig,
+)
 from loong_vlm.towers.axial_rotary import axial_rotation
 from loong_vlm.towers.block import VisionBlock
 from loong_vlm.towers.block_config import VisionBlockConfig
@@ -24,9 +29,9 @@ CONFIG = VisionTrainingConfig(model=VisionModelSection(source="qwen3-vl-30b-a3b"
 _, PARTS = run_parts(CONFIG)
 
 
-def share(**encoder):
+def share(config=CONFIG, **encoder):
     section = EncoderSection(**encoder) if encoder else None
-    return vision_share(CONFIG.model_copy(update={"encoder": section}), PARTS, LAYOUT, find_accelerator("h200"), RANKS)
+    return vision_share(config.model_copy(update={"encoder": section}), PARTS, LAYOUT, find_accelerator("h200"), RANKS)
 
 
 def test_apart_all_ranks_share_the_work_and_keep_a_step_of_it():
@@ -52,6 +57,18 @@ def test_recomputation_and_the_hosts_memory_are_counted():
     assert less.kept < plain.kept / 10
     assert less.seconds == pytest.approx(plain.seconds * 4 / 3)
     assert less.features == 0
+
+
+def test_gradients_flow_through_a_tower_that_is_adapted_and_not_through_one_that_is_left_as_it_is():
+    whole = share()
+    of_tower, of_language = (
+        share(CONFIG.model_copy(update={"lora": VisionLoraSection(parts=[part])})) for part in ("tower", "language")
+    )
+    assert of_tower.kept == whole.kept
+    assert of_language.kept == 0
+    # Forward, and backward to the inputs; or forward alone.
+    assert of_tower.seconds == pytest.approx(whole.seconds * 2 / 3)
+    assert of_language.seconds == pytest.approx(whole.seconds / 3)
 
 
 @pytest.mark.parametrize(("recompute", "widths"), [(NOTHING, KEPT_OF_BLOCK), (ALL_BLOCKS, 1)])

@@ -59,10 +59,11 @@ def vision_share(
 
     ranks = layout.model if section is not None else layout.tensor * layout.context
     grid = _grid_of(config.train.micro_batch_size * config.data.sequence_length, parts)
-    learns = "tower" not in frozen and config.lora is None
+    adapted = config.lora is not None and "tower" in config.lora.parts
+    learns = "tower" not in frozen and (config.lora is None or adapted)
     recompute = (config.recompute if section is None else section.recompute).parts
-    flops = parts.image_flops(grid) * (1 if not learns else 4 if recompute.everything else 3)
-    seconds = flops / ranks / (_REACHED * getattr(accelerator, precision))
+    backward = 2 - adapted + recompute.everything if learns else 0  # in forwards; adapters need no weights' gradients
+    seconds = parts.image_flops(grid) * (1 + backward) / ranks / (_REACHED * getattr(accelerator, precision))
 
     microbatches = max(
         1, config.train.global_batch_size // config.train.micro_batch_size // layout.data_for(world_size)
