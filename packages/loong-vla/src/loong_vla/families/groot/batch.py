@@ -13,6 +13,7 @@ from torch import Tensor
 
 from loong_core.data.batch import IGNORED_LABEL, PackedBatch
 from loong_vla.data.augmentation import AugmentationSection, draw_changes
+from loong_vla.data.noised_actions import noised_actions, padded_states
 from loong_vla.data.samples import RobotSample
 from loong_vla.families.groot.head import Acted
 from loong_vla.families.groot.policy_config import GrootConfig
@@ -112,18 +113,9 @@ class GrootCollator:
         head = self.config.head
         seen = self.observed([each.pictures for each in samples], [each.state for each in samples],
                              [each.task for each in samples], [each.embodiment for each in samples])  # fmt: skip
-        shape = (len(samples), head.horizon, head.action_dim)
-        actions, trained = np.zeros(shape, np.float32), np.zeros(shape, bool)
-        noise, times, kept = np.empty(shape, np.float32), [], []
-        changes, first = [], 0
-        for row, sample in enumerate(samples):
-            horizon, width = sample.actions.shape
-            inside = sample.inside[:, None]
-            # As in the published recipe, what lies beyond an episode's end is noise and nothing else.
-            actions[row, :horizon, :width] = sample.actions * inside
-            trained[row, :horizon, :width] = inside
-            generator = np.random.default_rng([self._seed, sample.number])
-            noise[row] = generator.standard_normal(shape[1:], np.float32)
+        drawn = noised_actions(samples, head.horizon, head.action_dim, self._seed)
+        times, kept, changes, first = [], [], [], 0
+        for row, (sample, generator) in enumerate(zip(samples, drawn.generators, strict=True)):
             times.append((1 - generator.beta(head.beta_alpha, head.beta_beta)) * head.noise_s)
             kept.append(generator.random() >= head.state_dropout)
             if row == 0:
@@ -132,9 +124,10 @@ class GrootCollator:
                 changes.append(draw_changes(self._augmentation, generator, len(self._cameras(sample.pictures))))
         acted = replace(
             seen.acted,
-            actions=torch.from_numpy(actions),
-            trained=torch.from_numpy(trained),
-            noise=torch.from_numpy(noise),
+            # As in the published recipe, what lies beyond an episode's end is noise and nothing else.
+            actions=drawn.actions * drawn.trained,
+            trained=drawn.trained,
+            noise=drawn.noise,
             time=torch.tensor(times, dtype=torch.float32),
             keep_state=torch.tensor(kept),
         )
@@ -166,9 +159,6 @@ class GrootCollator:
         is_image = torch.zeros(int(sum(lengths)), dtype=torch.bool)
         is_image[vision.placeholders] = True
         image_mask = is_image[rows] & there
-        padded = np.zeros((len(states), head.state_history * head.state_dim), np.float32)
-        for row, each in zip(padded, states, strict=True):
-            row[: len(each)] = each
         places = [config.place_of(name) for name in embodiments or [config.embodiment] * len(states)]
         return GrootBatch(
             vision=vision,
@@ -179,7 +169,7 @@ class GrootCollator:
             image_tokens=GatheredTokens.of(image_mask),
             text_tokens=GatheredTokens.of(there & ~image_mask),
             acted=Acted(
-                state=torch.from_numpy(padded),
+                state=padded_states(states, head.state_history * head.state_dim),
                 embodiment=torch.tensor(places),
                 noise=torch.zeros(len(states), head.horizon, head.action_dim),
             ),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from loong_vla.data.augmentation import AugmentationSection, draw_changes
 from loong_vla.data.images import fit_pictures
+from loong_vla.data.noised_actions import noised_actions, padded_states
 from loong_vla.data.prompts import pi0_prompt, pi05_prompt, prompt_tokens
 from loong_vla.data.samples import RobotSample
 from loong_vla.families.pi.config import PiConfig
@@ -93,24 +94,18 @@ class PiCollator:
         config = self.config
         seen = self.observed([each.pictures for each in samples], [each.state for each in samples],
                              [each.task for each in samples])  # fmt: skip
-        shape = (len(samples), config.chunk_size, config.max_action_dim)
-        actions, trained = np.zeros(shape, np.float32), np.zeros(shape, bool)
-        noise, times, changes = np.empty(shape, np.float32), [], []
-        for row, sample in enumerate(samples):
-            width = sample.actions.shape[1]
-            actions[row, :, :width] = sample.actions
-            trained[row, :, :width] = sample.inside[:, None]
-            generator = np.random.default_rng([self._seed, sample.number])
-            noise[row] = generator.standard_normal(shape[1:], np.float32)
+        drawn = noised_actions(samples, config.chunk_size, config.max_action_dim, self._seed)
+        times, changes = [], []
+        for generator in drawn.generators:
             beta = generator.beta(config.time_sampling_beta_alpha, config.time_sampling_beta_beta)
             times.append(config.time_sampling_scale * beta + config.time_sampling_offset)
             if self._augmentation is not None:
                 changes.append(draw_changes(self._augmentation, generator, seen.images.shape[1]))
         return replace(
             seen,
-            actions=torch.from_numpy(actions),
-            trained=torch.from_numpy(trained),
-            noise=torch.from_numpy(noise),
+            actions=drawn.actions,
+            trained=drawn.trained,
+            noise=drawn.noise,
             time=torch.tensor(times, dtype=torch.float32),
             changes=torch.from_numpy(np.stack(changes)) if changes else None,
         )
@@ -137,12 +132,6 @@ class PiCollator:
         else:
             prompts = [pi0_prompt(task) for task in tasks]
         tokens, token_mask = prompt_tokens(self.tokenizer, prompts, config.tokenizer_max_length)
-        state = None
-        if not config.state_in_prompt:
-            padded = np.zeros((len(states), config.max_state_dim), np.float32)
-            for row, each in zip(padded, states, strict=True):
-                row[: len(each)] = each
-            state = torch.from_numpy(padded)
         nothing = torch.zeros(len(states), config.chunk_size, config.max_action_dim)
         return PiBatch(
             images=images,
@@ -153,7 +142,7 @@ class PiCollator:
             trained=nothing.bool(),
             image_mask=image_mask,
             token_mask=None if token_mask is None else torch.from_numpy(token_mask),
-            state=state,
+            state=None if config.state_in_prompt else padded_states(states, config.max_state_dim),
         )
 
 
