@@ -21,10 +21,11 @@ from loong_vla.data.statistics import Statistics, compute_statistics
 from loong_vla.families.groot.policy import GrootPolicy
 from loong_vla.families.groot.policy_config import GrootConfig
 from loong_vla.families.groot.weights import groot_weight_map, initialise_groot
-from loong_vla.families.pi.config import SIZES_FILE, GemmaSize, PiConfig, PiSizes, VisionSize
+from loong_vla.families.pi.config import GemmaSize, PiConfig, PiSizes, VisionSize
 from loong_vla.families.pi.model import PiPolicy
 from loong_vla.families.pi.weights import initialise_pi, pi_weight_map
 from loong_vla.lerobot_folder.policy_folder import open_policy, write_policy
+from loong_vla.lerobot_folder.sizes_file import write_sizes
 
 STREAM = {"depth": 2, "heads": 8, "kv_heads": 1, "head_dim": 4}
 SIZES = PiSizes(
@@ -56,7 +57,7 @@ def toy_policy_folder(folder: Path, config: PiConfig | None = None) -> Path:
     config = config or toy_policy_config()
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config.to_json()))
-    (folder / SIZES_FILE).write_text(json.dumps(asdict(config.sizes)))
+    write_sizes(folder, asdict(config.sizes))
     return folder
 
 
@@ -81,9 +82,11 @@ def toy_groot_config(**changes: Any) -> GrootConfig:
 def toy_groot_folder(folder: Path, config: GrootConfig | None = None) -> Path:
     """A GR00T policy's folder without weights."""
     config = config or toy_groot_config()
+    sizes = config.sizes_json()
+    assert sizes is not None
     write_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps(config.to_json()))
-    (folder / SIZES_FILE).write_text(json.dumps(config.sizes_json()))
+    write_sizes(folder, sizes)
     return folder
 
 

@@ -109,6 +109,10 @@ class PolicyConfig(Protocol):
         """Its `config.json`."""
         ...
 
+    def sizes_json(self) -> dict[str, Any] | None:
+        """Its `sizes.json`; None where `config.json` says it all."""
+        ...
+
 
 class PolicyBatch(Protocol):
     """A microbatch."""
@@ -181,9 +185,9 @@ class PolicyFamily:
         loss: the forward step of training.
         prepared: (batch on the device, policy) to a batch with pictures as the policy sees them.
         written_config: (policy, dtype's name) to the `config.json` of a folder.
-        write_beside: (folder, policy, statistics by embodiment, where the policy is to be) writes what else belongs
-            there: processors, sizes.
-        read_statistics: the statistics that a folder's own files hold, by embodiment; empty where there are none.
+        write_processors: (folder, policy, statistics by feature, where the policy is to be) writes lerobot's processors
+            and what they read.
+        read_statistics: the statistics that a folder's processors hold, by feature; empty where there are none.
         flops: (module, cameras, tokens of a prompt) to the floating-point operations of training on one sample.
         takes_adapters: whether its vision-language model is made of layers that low-rank adapters can be put on.
         finished: what is done to a module once it is known which of its parameters are trained.
@@ -204,8 +208,8 @@ class PolicyFamily:
     loss: ForwardStep
     prepared: Callable[[Any, Any], Any]
     written_config: Callable[[Any, str], dict[str, Any]]
-    write_beside: Callable[[Path, Any, Mapping[str, FeatureStatistics], str], None]
-    read_statistics: Callable[[Path, Any], dict[str, FeatureStatistics]]
+    write_processors: Callable[[Path, Any, FeatureStatistics, str], None]
+    read_statistics: Callable[[Path], FeatureStatistics]
     flops: Callable[[Any, int, int], float]
     takes_adapters: bool = False
     finished: Callable[[nn.Module], None] = lambda module: None

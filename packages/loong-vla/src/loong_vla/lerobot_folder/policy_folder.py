@@ -26,6 +26,7 @@ from loong_vla.data.statistics import FeatureStatistics, Statistics
 from loong_vla.families.family import PolicyConfig, PolicyFamily, StoredNames
 from loong_vla.families.registry import family_of_kind, find_policy_family
 from loong_vla.lerobot_folder.processors import tokenizer_name
+from loong_vla.lerobot_folder.sizes_file import write_sizes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -110,7 +111,9 @@ def open_policy(path: Path | str) -> PolicyFolder:
     folder = HFFolder(path, LEROBOT)
     family = find_policy_family(str(path / "config.json"), folder.config)
     config = family.read_config(path, folder.config)
-    statistics = _read_embodiments(path) or family.read_statistics(path, config)
+    statistics = _read_embodiments(path) or {}
+    if not statistics and (own := family.read_statistics(path)):
+        statistics = {config.home_embodiment: own}
     weights = folder if folder.has_weights else None
     return PolicyFolder(path, family, config, weights, statistics, _tokenizer_of(path))
 
@@ -141,7 +144,9 @@ def write_policy(
     with TemporaryDirectory() as temporary:
         beside = Path(temporary)
         tokenizer.save_pretrained(beside)
-        family.write_beside(beside, config, statistics, str(target.absolute()))
+        family.write_processors(beside, config, next(iter(statistics.values())), str(target.absolute()))
+        if (sizes := config.sizes_json()) is not None:
+            write_sizes(beside, sizes)
         if len(statistics) > 1 or next(iter(statistics)) != config.home_embodiment:
             (beside / EMBODIMENTS_FILE).write_text(_dumps(statistics), encoding="utf-8")
         export_hf(

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loong_vla.families.pi.config import SIZES_FILE, GemmaSize, PiConfig, PiSizes, VisionSize
+from loong_vla.families.pi.config import GemmaSize, PiConfig, PiSizes, VisionSize
+from loong_vla.lerobot_folder.sizes_file import write_sizes
 from loong_vla.simulator.touch_world import CAMERA, COLOURS, SIZE
 
 if TYPE_CHECKING:
@@ -56,4 +57,4 @@ def write_small_policy(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     word_tokenizer().save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
-    (folder / SIZES_FILE).write_text(json.dumps(asdict(SIZES), indent=2) + "\n", encoding="utf-8")
+    write_sizes(folder, asdict(SIZES))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from loong_vla.data.statistics import FeatureStatistics
 from loong_vla.families.family import PolicyFamily
 from loong_vla.families.groot.batch import GrootCollator
 from loong_vla.families.groot.policy import GrootPolicy, groot_policy_loss, prepared, spare_frozen_blocks
-from loong_vla.families.groot.policy_config import SIZES_FILE, VERSIONS, GrootConfig
+from loong_vla.families.groot.policy_config import VERSIONS, GrootConfig
 from loong_vla.families.groot.prompt import groot_tokenizer_faults
 from loong_vla.families.groot.reading import overridden, read_groot_config
 from loong_vla.families.groot.weights import groot_weight_map, handed_on, initialise_groot, stored_names
@@ -21,18 +17,6 @@ from loong_vla.lerobot_folder.groot_processors import read_groot_statistics, wri
 def _written_config(config: GrootConfig, dtype: str) -> dict[str, Any]:
     """Lerobot refuses keys that it does not know, and its own form has none for the dtype."""
     return config.to_json()
-
-
-def _write_beside(folder: Path, config: GrootConfig, statistics: Mapping[str, FeatureStatistics], place: str) -> None:
-    """Processors with the first embodiment's statistics, and the model where it is not the published one."""
-    write_groot_processors(folder, config, next(iter(statistics.values())), place)
-    if (sizes := config.sizes_json()) is not None:
-        (folder / SIZES_FILE).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
-
-
-def _read_statistics(folder: Path, config: GrootConfig) -> dict[str, FeatureStatistics]:
-    own = read_groot_statistics(folder)
-    return {config.embodiment: own} if own else {}
 
 
 def _flops(policy: GrootPolicy, cameras: int, prompt_tokens: int) -> float:
@@ -56,8 +40,8 @@ GROOT = PolicyFamily(
     loss=groot_policy_loss,
     prepared=prepared,
     written_config=_written_config,
-    write_beside=_write_beside,
-    read_statistics=_read_statistics,
+    write_processors=write_groot_processors,
+    read_statistics=read_groot_statistics,
     flops=_flops,
     takes_adapters=True,
     finished=spare_frozen_blocks,

@@ -21,9 +21,8 @@ from loong_vla.data.recordings import ACTION, STATE
 from loong_vla.families.groot.backbones import eagle_parts, qwen_parts
 from loong_vla.families.groot.config import GrootHeadConfig, read_head_config
 from loong_vla.families.groot.pictures import PictureFrame
+from loong_vla.lerobot_folder.sizes_file import SIZES_FILE
 from loong_vlm.parts import ModelParts
-
-SIZES_FILE = "sizes.json"
 
 Version = Literal["n1.6", "n1.7"]
 VERSIONS: dict[str, Version] = {"groot": "n1.7", "groot_n1_6": "n1.6", "Gr00tN1d7": "n1.7", "Gr00tN1d6": "n1.6"}

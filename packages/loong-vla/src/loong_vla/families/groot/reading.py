@@ -13,12 +13,12 @@ from loong_core.json_text import read_json_object
 from loong_vla.data.recordings import ACTION, STATE
 from loong_vla.families.groot.policy_config import (
     EMBODIMENTS,
-    SIZES_FILE,
     VERSIONS,
     GrootConfig,
     Version,
     published,
 )
+from loong_vla.lerobot_folder.sizes_file import SIZES_FILE
 
 IDS_FILE = "embodiment_id.json"
 """NVIDIA's file of embodiments' numbers."""

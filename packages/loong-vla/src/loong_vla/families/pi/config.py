@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loong_core.errors import ConfigError, Fault, UserError
-
-SIZES_FILE = "sizes.json"
+from loong_vla.lerobot_folder.sizes_file import SIZES_FILE
 
 STATE = "observation.state"
 ACTION = "action"

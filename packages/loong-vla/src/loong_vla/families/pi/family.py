@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from loong_core.checkpoint.pieces import Piece
 from loong_core.errors import Fault
 from loong_vla.data.prompts import vocabulary_faults
-from loong_vla.data.statistics import FeatureStatistics
 from loong_vla.families.family import PolicyFamily, StoredNames
 from loong_vla.families.pi.batch import PiBatch, PiCollator
-from loong_vla.families.pi.config import SIZES_FILE, PiConfig, overridden, read_pi_config
+from loong_vla.families.pi.config import PiConfig, overridden, read_pi_config
 from loong_vla.families.pi.loss import pi_loss, prepared
 from loong_vla.families.pi.model import PiPolicy
 from loong_vla.families.pi.weights import HEAD, PREFIX, TABLE, KeyLayout, idle_tensors, initialise_pi, pi_weight_map
@@ -48,18 +45,6 @@ def _written_config(config: PiConfig, dtype: str) -> dict[str, Any]:
     return config.to_json() | {"dtype": dtype}
 
 
-def _write_beside(folder: Path, config: PiConfig, statistics: Mapping[str, FeatureStatistics], place: str) -> None:
-    """Processors with the first embodiment's statistics, and sizes where they are not the published ones."""
-    write_processors(folder, config, next(iter(statistics.values())), place)
-    if (sizes := config.sizes_json()) is not None:
-        (folder / SIZES_FILE).write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
-
-
-def _read_statistics(folder: Path, config: PiConfig) -> dict[str, FeatureStatistics]:
-    own = read_statistics_of(folder)
-    return {config.home_embodiment: own} if own else {}
-
-
 def _tokenizer_faults(tokenizer: PreTrainedTokenizerBase, config: PiConfig) -> list[Fault]:
     return vocabulary_faults(tokenizer, config.vocab_size)
 
@@ -80,7 +65,7 @@ PI = PolicyFamily(
     loss=pi_loss,
     prepared=_prepared,
     written_config=_written_config,
-    write_beside=_write_beside,
-    read_statistics=_read_statistics,
+    write_processors=write_processors,
+    read_statistics=read_statistics_of,
     flops=lambda policy, cameras, prompt: policy.config.flops_per_sample(cameras, prompt),
 )
