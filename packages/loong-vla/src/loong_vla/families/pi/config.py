@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loong_core.errors import ConfigError, Fault, UserError
+from loong_vla.data.recordings import ACTION, STATE
 from loong_vla.lerobot_folder.sizes_file import SIZES_FILE
-
-STATE = "observation.state"
-ACTION = "action"
 
 
 @dataclass(frozen=True)
