@@ -169,14 +169,17 @@ def _with_handed_on(
     yield from pieces
     if context.rank > 0:
         return
+    if origin is None or origin.folder is None:
+        yield from (StatePiece("weight", piece, torch.zeros(piece.sizes)) for piece in boxes)
+        return
+    theirs = origin.stored.theirs
     for piece in boxes:
-        values = torch.zeros(piece.sizes)
-        if origin is not None and origin.folder is not None:
-            stored = origin.stored.theirs(piece.name)
-            there = origin.folder.tensors.get(stored)
-            if there is not None and there.shape == piece.global_shape:
-                values = origin.folder.read(replace(piece, name=stored))
-        yield StatePiece("weight", piece, values)
+        stored = replace(piece, name=theirs(piece.name))
+        there = origin.folder.tensors.get(stored.name)
+        if there is not None and there.shape == piece.global_shape:
+            yield StatePiece("weight", piece, origin.folder.read(stored))
+        else:
+            yield StatePiece("weight", piece, torch.zeros(piece.sizes))
 
 
 def _tokenizer_of(path: Path) -> Path | None:
