@@ -209,6 +209,9 @@ def test_an_embodiment_that_the_model_does_not_have(tmp_path: Path) -> None:
     assert (
         "data.train.0.embodiment: the policy has no embodiment 'harm' (did you mean arm? known: new_embodiment" in told
     )
+    untold = {"source": str(tmp_path / "policy"), "overrides": {"embodiment_tag": "nobody"}}
+    told = faults(tmp_path, model=untold)
+    assert "data.train.0.embodiment: the policy has no embodiment 'nobody'" in told
 
 
 def test_a_tokenizer_without_marks_of_vision(tmp_path: Path) -> None:

@@ -72,7 +72,10 @@ def open_data(
     """
     faults = section_faults(data)
     opened: list[_Opened] = []
-    named = {f"data.train.{n}.embodiment": each.embodiment for n, each in enumerate(data.train) if each.embodiment}
+    named = {
+        f"data.train.{number}.embodiment": each.embodiment or policy.home_embodiment
+        for number, each in enumerate(data.train)
+    }
     faults += policy.embodiment_faults(named)
     reader = LerobotRecordings if data.reader == "lerobot" else Recordings
     cache = data.picture_cache_mb * 10**6 // max(1, len(data.train))
