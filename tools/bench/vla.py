@@ -9,10 +9,10 @@ Pi0.5: pictures of 224 x 224, prompts of 50 to 60 tokens, every parameter traine
 the whole `forward`; `--compile-mode` is lerobot's `compile_mode`). GR00T: pictures of 256 x 256, the backbone frozen;
 lerobot's policy has no setting to compile.
 
-Compiling has its own time and is no part of a row's steps: steps before `--warmup` are taken until one takes no longer
-than twice the one before it or `--compile-limit` seconds have gone, and what it took is told. A row gives the median
-step of `--steps`, samples/s, model TFLOP/s (as our form computes it), MFU and peak memory. A record is appended to
-docs/benchmarks/vla.jsonl.
+Compiling has its own time and is no part of a row's steps: before `--warmup` a compiled stack takes four steps or more,
+until one takes less than twice the shortest or `--compile-limit` seconds have gone, and what they took is told. A row
+gives the median step of `--steps`, samples/s, model TFLOP/s (as our form computes it), MFU and peak memory. A record is
+appended to docs/benchmarks/vla.jsonl.
 """
 
 from __future__ import annotations
