@@ -20,7 +20,6 @@ from loong_core.wording import counted
 from loong_dit.codecs.facts import TextFacts, VaeFacts, text_facts, vae_facts
 from loong_dit.codecs.opening import open_image_encoder, open_text_encoder, open_vae
 from loong_dit.data.cache import CachedSample, SampleSize
-from loong_dit.data.manifest import Manifest
 from loong_dit.media.buckets import Buckets, parse_sizes
 from loong_dit.media.reading import Listed, MediaError, media_size, read_list
 from loong_dit.model_source import ModelSource
@@ -29,6 +28,7 @@ from loong_dit.recipes.sample_encoder import (
     SampleEncoder,
     encoding_faults,
     frames_of,
+    known_manifest,
     reference_size,
 )
 from loong_dit.recipes.training_config import OnlineSection
@@ -128,18 +128,7 @@ class OnlineSamples:
         self.encoder = encoder
         self._listed = plan.listed
         self._encoded, self._seconds = 0, 0.0
-        config = source.config
-        known = Manifest(
-            kind="values" if plan.vae.name == "pixels" else "moments",
-            channels=plan.vae.channels,
-            text_dim=plan.text.width,
-            samples=0,
-            vae={"name": plan.vae.name},
-            text_encoder={"name": plan.text.name},
-            image_dim=config.image_dim,
-            condition_channels=config.in_channels - config.out_channels,
-        )
-        manifest = known if encoder is None else encoder.manifest()
+        manifest = known_manifest(source, plan.vae, plan.text) if encoder is None else encoder.manifest()
         rows = [[str(each.path), each.caption, *map(str, each.references)] for each in plan.listed]
         digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
         self.manifest = replace(manifest, samples=len(rows), settings={**manifest.settings, "list": digest})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from loong_core.errors import ConfigError, Fault
 from loong_core.wording import counted
-from loong_dit.codecs.codec import CaptionEncoder, LatentCodec
+from loong_dit.codecs.codec import CaptionEncoder, LatentCodec, Pixels
 from loong_dit.data.cache import CachedSample
 from loong_dit.data.manifest import Manifest
 from loong_dit.media.buckets import Buckets, fitted
@@ -97,6 +97,21 @@ def encoding_faults(
     return faults
 
 
+def known_manifest(source: ModelSource, vae: KnownVae, text: KnownText) -> Manifest:
+    """What samples will be, as far as it is known without weights; none yet."""
+    config = source.config
+    return Manifest(
+        kind="values" if vae.name == Pixels.name else "moments",
+        channels=vae.channels,
+        text_dim=text.width,
+        samples=0,
+        vae={"name": vae.name},
+        text_encoder={"name": text.name},
+        image_dim=config.image_dim,
+        condition_channels=config.in_channels - config.out_channels,
+    )
+
+
 class SampleEncoder:
     """Encodes samples for a model, without gradient.
 
@@ -126,15 +141,10 @@ class SampleEncoder:
     def manifest(self) -> Manifest:
         """What stands for everything that decides what is made of a file; no samples yet."""
         settings, codec, captions = self.settings, self.codec, self._captions
-        return Manifest(
-            kind="values" if codec.name == "pixels" else "moments",
-            channels=codec.channels,
-            text_dim=captions.width,
-            samples=0,
+        return replace(
+            known_manifest(self.source, codec, captions),
             vae={"name": codec.name, "hash": codec.hash},
             text_encoder={"name": captions.name, "hash": captions.hash},
-            image_dim=self.source.config.image_dim,
-            condition_channels=self.source.config.in_channels - self.source.config.out_channels,
             settings={
                 "sizes": [list(size) for size in settings.buckets.sizes],
                 "frames": list(settings.buckets.frames),
