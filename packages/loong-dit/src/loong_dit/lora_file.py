@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
 
+from loong_core.checkpoint.gathering import gathered
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings
 from loong_core.parallel.context import ParallelContext
@@ -52,7 +52,7 @@ def save_lora(
         The files, on every rank.
     """
     adapters = (each for each in pieces if each.piece.name.startswith(ADAPTER_PREFIX))
-    whole = gather_to_first(adapters, context)
+    whole = gathered(adapters, context, first_only=True)
     written = []
     for part in source.parts:
         file = (folder if source.experts == 1 else folder / part) / FILES[form]
@@ -80,20 +80,3 @@ def named_for(form: LoraFormat, adapters: dict[str, Tensor], source: ModelSource
         else:
             named[f"{source.family.original_name(layer)}.{which}.default.weight"] = scaled.contiguous()
     return named
-
-
-def gather_to_first(pieces: Iterable[StatePiece], context: ParallelContext) -> dict[str, Tensor]:
-    """Whole tensors by name on rank 0, on the host; empty elsewhere. Collective."""
-    mine = [(each.piece, each.tensor.cpu()) for each in pieces if each.tensor is not None]
-    everyone: list = [mine]
-    if context.world_size > 1:
-        everyone = [None] * context.world_size
-        dist.gather_object(mine, everyone if context.rank == 0 else None, dst=context.first_rank)
-    if context.rank > 0:
-        return {}
-    whole: dict[str, Tensor] = {}
-    for piece, values in (entry for rank in everyone for entry in rank):
-        if piece.name not in whole:
-            whole[piece.name] = torch.empty(piece.global_shape, dtype=values.dtype)
-        whole[piece.name][piece.slices] = values
-    return whole

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from loong_core.checkpoint.gathering import gathered
 from loong_core.checkpoint.hf_writer import TOKENIZER_FILES
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import WeightMap
@@ -107,19 +107,7 @@ def save_adapter(
     Raises:
         UserError: on every rank, if the folder is taken or cannot be written.
     """
-    mine = [
-        (state.piece, state.tensor.detach().cpu())
-        for state in pieces
-        if state.piece.name.startswith(ADAPTER_PREFIX) and state.tensor is not None and 0 not in state.piece.sizes
-    ]
-    everyone: list[Any] = [mine]
-    if context.world_size > 1:
-        everyone = [None] * context.world_size
-        dist.all_gather_object(everyone, mine)
-    tensors: dict[str, Tensor] = {}
-    for piece, tensor in (each for held in everyone for each in held):
-        whole = tensors.setdefault(piece.name, torch.empty(piece.global_shape, dtype=tensor.dtype))
-        whole[piece.slices] = tensor
+    tensors = gathered((each for each in pieces if each.piece.name.startswith(ADAPTER_PREFIX)), context)
     config = _config(settings, set(tensors), weight_map, num_layers, base_model)
     from_first_rank(lambda: _write(folder, joined(tensors), config, companions, replace))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from loong_core.checkpoint.gathering import gathered
 from loong_core.checkpoint.hf_export import export_hf
 from loong_core.checkpoint.hf_format import DIFFUSERS
 from loong_core.checkpoint.pieces import Piece, StatePiece
@@ -19,7 +20,7 @@ from loong_core.nn.lora import LoraSettings, apply_lora, merge_lora
 from loong_core.nn.recompute import keep_less
 from loong_core.parallel.context import ParallelContext
 from loong_core.train.run import Run
-from loong_dit.lora_file import gather_to_first, save_lora
+from loong_dit.lora_file import save_lora
 from loong_dit.model import build_module, fill_module, module_weight_map, transformers_of
 from loong_dit.model_source import ModelSource
 from loong_dit.recipes.training_config import DiffusionTrainingConfig
@@ -128,7 +129,7 @@ def _of_part(pieces: Sequence[StatePiece], part: str) -> list[StatePiece]:
 
 def _merged(model: TrainedModel, context: ParallelContext) -> Iterator[StatePiece]:
     """The weights with the adapters in them, on rank 0: adapters are small, and gathered there."""
-    adapted = gather_to_first(model.engine.weight_pieces(), context)
+    adapted = gathered(model.engine.weight_pieces(), context, first_only=True)
     if context.rank > 0:
         return
     assert model.lora is not None

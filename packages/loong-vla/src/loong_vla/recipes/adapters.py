@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
+from loong_core.checkpoint.gathering import gathered
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.nn.freezing import Trained
@@ -62,8 +61,7 @@ def merged(pieces: Iterable[StatePiece], scale: float, context: ParallelContext)
         context: whose ranks hold the adapters together.
     """
     own = list(pieces)
-    adapters = [each for each in own if each.piece.name.startswith(ADAPTER_PREFIX)]
-    whole = _gathered(adapters, context)
+    whole = gathered((each for each in own if each.piece.name.startswith(ADAPTER_PREFIX)), context)
     for each in own:
         if each.piece.name.startswith(ADAPTER_PREFIX):
             continue
@@ -72,18 +70,5 @@ def merged(pieces: Iterable[StatePiece], scale: float, context: ParallelContext)
             yield each
             continue
         rows, columns = each.piece.slices
-        added = whole[layer + B][rows] @ whole[layer + A][:, columns]
+        added = whole[layer + B][rows].float() @ whole[layer + A][:, columns].float()
         yield StatePiece(each.kind, each.piece, each.tensor.float() + scale * added.to(each.tensor.device))
-
-
-def _gathered(adapters: Iterable[StatePiece], context: ParallelContext) -> dict[str, Tensor]:
-    """Whole adapters by name, float32 on the host of every rank: they are small."""
-    mine = [(each.piece, each.tensor.detach().float().cpu()) for each in adapters if each.tensor is not None]
-    everyone: list = [mine]
-    if context.world_size > 1:
-        everyone = [None] * context.world_size
-        dist.all_gather_object(everyone, mine)
-    found: dict[str, Tensor] = {}
-    for piece, values in (entry for rank in everyone for entry in rank):
-        found.setdefault(piece.name, torch.zeros(piece.global_shape))[piece.slices] = values
-    return found
