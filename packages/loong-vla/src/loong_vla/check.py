@@ -8,12 +8,16 @@ from loong_core.config import RunFolder
 from loong_core.config.checks import batch_faults, run_faults
 from loong_core.config.files import user_path
 from loong_core.config.loading import Loaded
+from loong_core.device.cpu import CpuDevice
 from loong_core.engine.choice import engine_faults
 from loong_core.errors import ConfigError, Fault, UserError
+from loong_core.nn.recompute import keep_less
+from loong_core.parallel.context import ParallelContext
 from loong_core.parallel.layout import Layout
 from loong_core.train.machine_faults import machine_faults
 from loong_core.wording import counted
-from loong_vla.recipes.policy_model import PolicySource, open_policy_source
+from loong_llm.stage_checks import told_faults
+from loong_vla.recipes.policy_model import PolicySource, bare_policy, choose_trained, open_policy_source
 from loong_vla.recipes.training_config import PolicyTrainingConfig
 from loong_vla.recipes.training_data import RobotData, data_size, open_data, section_faults
 
@@ -57,7 +61,7 @@ def check_run(loaded: Loaded[PolicyTrainingConfig], world_size: int) -> Findings
     if config.model.source:
         source = _policy(config, found)
     if source is not None:
-        found.faults += _adapter_faults(config, source)
+        found.faults += _adapter_faults(config, source) or _part_faults(config, source)
         data = _data(config, source, found)
     else:
         found.faults += section_faults(config.data)
@@ -114,6 +118,18 @@ def _adapter_faults(config: PolicyTrainingConfig, source: PolicySource) -> list[
         for key, given in (("freeze", train.freeze), ("train_only", train.train_only))
         if given
     ]
+
+
+def _part_faults(config: PolicyTrainingConfig, source: PolicySource) -> list[Fault]:
+    """Patterns that choose nothing, found on a policy without memory."""
+    recompute, offload, train = config.recompute.parts, config.offload.parts, config.train
+    if config.lora is None and not (train.freeze or train.train_only or recompute.modules or offload.modules):
+        return []
+    policy, context = bare_policy(source), ParallelContext.single("meta")
+    faults = told_faults(lambda: choose_trained(config, source, policy, context), "lora")
+    return faults + told_faults(
+        lambda: keep_less([policy], context, CpuDevice(), recompute=recompute, offload=offload), "recompute"
+    )
 
 
 def _validation_faults(config: PolicyTrainingConfig) -> list[Fault]:

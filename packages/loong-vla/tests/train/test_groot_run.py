@@ -142,6 +142,14 @@ def test_adapters_where_there_is_no_place_for_them_or_beside_what_they_would_ign
     assert "lora: puts adapters on a policy, and pi05 takes none" in str(found.faults[0])
 
 
+def test_patterns_that_choose_nothing_are_all_told_before_any_weight_is_read(tmp_path: Path) -> None:
+    told = faults(tmp_path, train__freeze=["visual.*", "vision.*"], recompute={"modules": ["backbone.tower"]})
+    assert "train.freeze: 'vision.*' matches nothing" in told
+    assert "recompute.modules: 'backbone.tower' matches nothing" in told
+    assert "lora.targets: 'to_q' matches nothing" in faults(tmp_path, lora={"targets": ["to_q"]})
+    assert "lora.beside: 'head.*' matches nothing" in faults(tmp_path, lora={"beside": ["head.*"]})
+
+
 TUNED = {
     "tune_llm": (["language_model.*", "backbone.model.lm_head"], ("backbone.model.model.language_model.",)),
     "tune_visual": (["visual.*"], ("backbone.model.model.visual.",)),

@@ -87,6 +87,12 @@ def policy_source(folder: PolicyFolder, tokenizer: str | None = None) -> PolicyS
     return source
 
 
+def bare_policy(source: PolicySource) -> nn.Module:
+    """The policy without memory."""
+    with torch.device("meta"):
+        return source.family.build(source.config)
+
+
 def build_policy(
     source: PolicySource, context: ParallelContext, *, initialise: str = "auto", seed: int = 0, dtype: torch.dtype
 ) -> nn.Module:
@@ -95,9 +101,7 @@ def build_policy(
     Raises:
         UserError: weights are wanted and there are none, or they are faulty.
     """
-    with torch.device("meta"):
-        policy = source.family.build(source.config)
-    policy = policy.to(dtype).to_empty(device=context.device)
+    policy = bare_policy(source).to(dtype).to_empty(device=context.device)
     if initialise == "random" or (initialise == "auto" and source.folder.folder is None):
         source.family.initialise(policy, source.config, context, seed)
     else:
@@ -105,27 +109,34 @@ def build_policy(
     return policy
 
 
+def choose_trained(
+    config: PolicyTrainingConfig, source: PolicySource, policy: nn.Module, context: ParallelContext
+) -> tuple[WeightMap, str]:
+    """Leave in training what the run file says.
+
+    Returns:
+        the weight map that the engine needs, and a line for people, empty for everything.
+
+    Raises:
+        UserError: a pattern matches nothing, or what cannot be chosen.
+    """
+    weight_map, layers, train = source.weight_map, source.config.num_layers, config.train
+    if config.lora is not None:
+        weight_map, told = put_adapters(policy, weight_map, layers, context, config.lora, config.seed)
+        return weight_map, str(told)
+    if not train.freeze and not train.train_only:
+        return weight_map, ""
+    told = freeze([policy], weight_map, layers, context, frozen=train.freeze, trained=train.train_only)
+    return weight_map, str(told)
+
+
 def trained_policy(run: Run, config: PolicyTrainingConfig, source: PolicySource) -> Engine:
     """The policy under the run's engine. Collective."""
     dtype = weights_dtype(config.engine, run.engine_settings)
     policy = build_policy(source, run.context, initialise=config.model.initialise, seed=config.seed, dtype=dtype)
-    weight_map, layers = source.weight_map, source.config.num_layers
-    if config.lora is not None:
-        weight_map, told = put_adapters(policy, weight_map, layers, run.context, config.lora, config.seed)
-        run.say(str(told))
-    elif config.train.freeze or config.train.train_only:
-        told = freeze(
-            [policy],
-            weight_map,
-            layers,
-            run.context,
-            frozen=config.train.freeze,
-            trained=config.train.train_only,
-        )
-        run.say(str(told))
+    weight_map, told = choose_trained(config, source, policy, run.context)
     source.family.finished(policy)
-    if kept := keep_less(
-        [policy], run.context, run.device, recompute=config.recompute.parts, offload=config.offload.parts
-    ):
-        run.say(kept)
+    kept = keep_less([policy], run.context, run.device, recompute=config.recompute.parts, offload=config.offload.parts)
+    for line in filter(None, (told, kept)):
+        run.say(line)
     return build_engine(config.engine, [policy], weight_map, run.context, run.device, run.engine_settings)
