@@ -143,9 +143,9 @@ def test_adapters_where_there_is_no_place_for_them_or_beside_what_they_would_ign
 
 
 def test_patterns_that_choose_nothing_are_all_told_before_any_weight_is_read(tmp_path: Path) -> None:
-    told = faults(tmp_path, train__freeze=["visual.*", "vision.*"], recompute={"modules": ["backbone.tower"]})
+    told = faults(tmp_path, train__freeze=["visual.*", "vision.*"], recompute={"modules": ["backbone.eye"]})
     assert "train.freeze: 'vision.*' matches nothing" in told
-    assert "recompute.modules: 'backbone.tower' matches nothing" in told
+    assert "recompute.modules: 'backbone.eye' matches nothing" in told
     assert "lora.targets: 'to_q' matches nothing" in faults(tmp_path, lora={"targets": ["to_q"]})
     assert "lora.beside: 'head.*' matches nothing" in faults(tmp_path, lora={"beside": ["head.*"]})
 

@@ -10,8 +10,8 @@ from loong_core.checkpoint.gathering import gathered
 from loong_core.checkpoint.pieces import StatePiece
 from loong_core.checkpoint.weight_map import WeightMap
 from loong_core.nn.freezing import Trained
-from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings, apply_lora
-from loong_core.nn.lora_settings import A, B
+from loong_core.nn.lora import ADAPTER_PREFIX, LoraSettings, adapter_layers, apply_lora
+from loong_core.nn.lora_settings import ALL_LINEAR, A, B
 from loong_core.nn.name_patterns import chosen
 from loong_core.parallel.context import ParallelContext
 from loong_vla.recipes.training_config import AdaptersSection
@@ -39,7 +39,11 @@ def put_adapters(
     Raises:
         UserError: a pattern matches nothing, or what takes no adapter.
     """
-    extended = apply_lora([policy], weight_map, num_layers, context, adapter_settings(section, seed))
+    settings = adapter_settings(section, seed)
+    extended = apply_lora([policy], weight_map, num_layers, context, settings)
+    put = [name for name, _ in policy.named_parameters() if ".lora." in name]
+    adapted = adapter_layers(piece.name for name in put for piece in extended.placement(name, context).pieces)
+    chosen(adapted, [each for each in settings.targets if each != ALL_LINEAR], "lora.targets")  # the head takes none
     names = weight_map.tensors(num_layers)
     whole = chosen(names, section.beside, "lora.beside") if section.beside else set()
     trained = 0
